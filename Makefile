@@ -1,0 +1,51 @@
+# Every command sets up .venv first where that has not been done.
+PYTHON ?= python3
+PIP_FLAGS ?=
+JOBS ?= 2
+DEVICE ?= cpu
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.onetrip-installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check lint golden bench docs
+
+help:  ## List the commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "onetrip needs Python 3.11 or newer; '$(PYTHON)' is `$(PYTHON) -V 2>&1`." \
+	         "Name another: make PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(STAMP): pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet $(PIP_FLAGS) -c constraints.txt -e '.[dev,onnx,explore]'
+	@touch $@
+
+setup: $(STAMP)  ## Make .venv and install onetrip into it (PIP_FLAGS: more flags for pip)
+
+demo: $(STAMP)  ## Plan, compile and run a small model, with every boundary explained
+	$(BIN)/onetrip demo
+
+lint: $(STAMP)  ## Format, lint and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+check: lint  ## lint and the fast tests, under a minute
+	$(BIN)/python -m pytest -q -n $(JOBS) -m "not slow"
+
+test: lint  ## lint and every test
+	$(BIN)/python -m pytest -q -n $(JOBS)
+
+golden: $(STAMP)  ## Rewrite the golden texts that the tests compare with; read the diff
+	$(BIN)/python -m pytest -q -n $(JOBS) -m golden --update-golden
+
+bench: $(STAMP)  ## Measure beside eager and torch.compile (DEVICE=cpu|cuda) into benchmarks/results/
+	$(BIN)/onetrip bench blocks --device $(DEVICE) --out benchmarks/results
+	$(BIN)/onetrip bench models --device $(DEVICE) --out benchmarks/results
+	$(BIN)/python benchmarks/tables.py
+
+docs: $(STAMP)  ## Rewrite the generated parts of the documents
+	$(BIN)/python benchmarks/tables.py
