@@ -1,0 +1,26 @@
+"""Text for people: sizes, times, names."""
+
+from __future__ import annotations
+
+import re
+
+_UNITS = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
+
+
+def bytes_text(count: float) -> str:
+    """`1.50 MB` for 1500000 bytes (powers of ten, as bandwidths are quoted)."""
+    for unit, size in _UNITS:
+        if abs(count) >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:.0f} B"
+
+
+def us_text(microseconds: float) -> str:
+    """`12.3 us`, `1.20 ms`."""
+    return f"{microseconds / 1e3:.3g} ms" if microseconds >= 1e3 else f"{microseconds:.3g} us"
+
+
+def identifier(text: str) -> str:
+    """`text` as an identifier of C++ and Python."""
+    name = re.sub(r"\W+", "_", text).strip("_")
+    return name if name and not name[0].isdigit() else f"_{name}"
