@@ -1,0 +1,135 @@
+"""Kernel: one launch, as a tree of loops over tiles.
+
+    Kernel ::= buffers: Buffer...  body: Stmt...
+    Stmt   ::= Loop(axis, tile, mapping, start, stop, body)     axis.var := start + tile lanes
+             | Let(name, value)                                 a tile-local value, bound once
+             | Carry(name, init, over)                          an accumulator or loop-carried tile
+             | Assign(name, value)                              new value of a Carry
+             | Scratch(name, type)                              a tile-local buffer
+             | Store                                            to a buffer or a scratch
+
+The values are the expressions of ir/expr.py. Inside `Loop(axis, tile)` the variable `axis.var`
+stands for the lanes of one tile, so an expression means a tile over all the tile axes in its free
+variables (named dimensions: broadcasting needs no order). A loop with tile 1 binds a plain
+number. Lanes at or beyond the axis' extent are inactive: they load nothing, store nothing, leave
+a Carry as it is and take no part in a Fold, Prefix or Contract.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Union
+
+from ..base.sym import Dim, Size, Var
+from .expr import Expr
+from .nest import Buffer, Store
+from .types import TensorType
+
+
+class Mapping(Enum):
+    """Who runs the iterations of a loop."""
+
+    GRID = "grid"
+    THREADS = "threads"
+    SERIAL = "serial"
+
+
+@dataclass(frozen=True)
+class Loop:
+    """For each tile of `axis` from start to stop (default 0 to its extent).
+
+    `tile` is the number of lanes; a tile as large as the extent makes the loop run once.
+    """
+
+    axis: Var
+    tile: int
+    mapping: Mapping
+    body: tuple[Stmt, ...]
+    start: Dim = 0
+    stop: Dim | None = None
+
+    @property
+    def end(self) -> Dim:
+        return self.axis.extent if self.stop is None else self.stop
+
+
+@dataclass(frozen=True)
+class Let:
+    """A named tile value."""
+
+    name: str
+    value: Expr
+
+
+@dataclass(frozen=True)
+class Carry:
+    """A tile variable over the axes `over`, first equal to `init`."""
+
+    name: str
+    init: Expr
+    over: tuple[Var, ...] = ()
+
+
+@dataclass(frozen=True)
+class Assign:
+    """Gives Carries new values, all at once: each value reads the old state."""
+
+    names: tuple[str, ...]
+    values: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """A tile-local buffer that lives as long as the enclosing loop's iteration."""
+
+    name: str
+    type: TensorType
+
+
+Stmt = Union[Loop, Let, Carry, Assign, Scratch, Store]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a kernel costs and where it came from; written into the head of the generated text.
+
+    bytes and flops may be symbolic; `origins` are "module line" texts; `ops` the operators.
+    """
+
+    bytes_read: Dim = 0
+    bytes_written: Dim = 0
+    flops: Dim = 0
+    ops: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One launch.
+
+    Attributes:
+        name: a stable identifier without provenance.
+        buffers: in the order of the launch arguments.
+        sizes: symbolic sizes passed after the buffers.
+        family: the schedule family: pointwise, row, column, ...
+        warps, stages: launch parameters of a GPU; ignored on a CPU.
+    """
+
+    name: str
+    buffers: tuple[Buffer, ...]
+    body: tuple[Stmt, ...]
+    sizes: tuple[Size, ...] = ()
+    family: str = "pointwise"
+    warps: int = 4
+    stages: int = 1
+    facts: Facts = field(default_factory=Facts)
+
+
+def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
+    """Every statement, outer before inner."""
+    for stmt in body:
+        yield stmt
+        if isinstance(stmt, Loop):
+            yield from statements(stmt.body)

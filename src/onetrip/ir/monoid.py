@@ -1,0 +1,155 @@
+"""Monoids of reductions and scans: identity and combination, in scalar expressions.
+
+A monoid's state is a tuple of components. `combine(a, b)` must be associative; where it is not
+commutative (argmax, first wins) `a` is the earlier part.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..base.dtype import DType, bool_
+from .expr import Apply, Const, Expr, apply, cast, compare
+
+State = tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Monoid:
+    """A reduction's algebra.
+
+    Attributes:
+        name: used in `Reduction.monoid`.
+        arity: number of components of the state.
+        identity: constants of the neutral state, from the components' dtypes.
+        combine: (earlier, later) -> state.
+    """
+
+    name: str
+    arity: int
+    identity: Callable[[tuple[DType, ...]], tuple[Const, ...]]
+    combine: Callable[[State, State], State]
+
+
+def lowest(dtype: DType) -> Const:
+    """The least value of a dtype: -inf for floats, False for bool."""
+    if dtype.is_float:
+        return Const(-math.inf, dtype)
+    if dtype is bool_:
+        return Const(False, dtype)
+    return Const(-(1 << (dtype.bits - 1)) if dtype.signed else 0, dtype)
+
+
+def highest(dtype: DType) -> Const:
+    """The greatest value of a dtype: inf for floats, True for bool."""
+    if dtype.is_float:
+        return Const(math.inf, dtype)
+    if dtype is bool_:
+        return Const(True, dtype)
+    return Const((1 << (dtype.bits - dtype.signed)) - 1, dtype)
+
+
+def number(value: float, dtype: DType) -> Const:
+    """`value` as a constant of the dtype's own Python type."""
+    if dtype is bool_:
+        return Const(bool(value), dtype)
+    return Const(float(value) if dtype.is_float else int(value), dtype)
+
+
+def _plain(name: str, op: str, identity: Callable[[DType], Const]) -> Monoid:
+    return Monoid(
+        name,
+        1,
+        lambda dtypes: (identity(dtypes[0]),),
+        lambda a, b: (Apply(op, (a[0], b[0]), a[0].dtype),),
+    )
+
+
+def _arg(name: str, better: str, identity: Callable[[DType], Const]) -> Monoid:
+    """(value, index): the first NaN wins, else the first extreme, as in PyTorch.
+
+    The neutral index is the largest one, so that a real element always replaces it.
+    """
+
+    def combine(a: State, b: State) -> State:
+        wins = compare(better, b[0], a[0])
+        ties = compare("eq", b[0], a[0])
+        if a[0].dtype.is_float:
+            a_nan, b_nan = (compare("ne", x, x) for x in (a[0], b[0]))
+            wins = _either(wins, apply("logical_and", b_nan, apply("logical_not", a_nan)))
+            ties = _either(ties, apply("logical_and", a_nan, b_nan))
+            wins = apply("logical_and", wins, _either(apply("logical_not", a_nan), b_nan))
+        earlier = compare("lt", b[1], a[1])
+        take = _either(
+            apply("logical_and", wins, apply("logical_not", ties)),
+            apply("logical_and", ties, earlier),
+        )
+        return tuple(Apply("where", (take, y, x), x.dtype) for x, y in zip(a, b))
+
+    return Monoid(name, 2, lambda d: (identity(d[0]), highest(d[1])), combine)
+
+
+def _either(a: Expr, b: Expr) -> Expr:
+    return apply("logical_or", a, b)
+
+
+def _welford(a: State, b: State) -> State:
+    """Chan et al. 1979: (count, mean, sum of squared distances) of two parts joined."""
+    (na, ma, sa), (nb, mb, sb) = a, b
+    n = apply("add", na, nb)
+    zero = number(0, n.dtype)
+    share = Apply(
+        "where", (compare("eq", n, zero), zero, apply("div", nb, n)), n.dtype
+    )
+    delta = apply("sub", mb, ma)
+    mean = apply("add", ma, apply("mul", delta, share))
+    between = apply("mul", apply("mul", delta, delta), apply("mul", na, share))
+    return n, mean, apply("add", apply("add", sa, sb), between)
+
+
+def _online_softmax(a: State, b: State) -> State:
+    """(maximum, sum of exp(x - maximum)) of two parts joined (Milakov and Gimelshein, 2018)."""
+    (ma, sa), (mb, sb) = a, b
+    m = apply("maximum", ma, mb)
+    nothing = compare("eq", m, lowest(m.dtype))
+    safe = Apply("where", (nothing, number(0, m.dtype), m), m.dtype)
+    left = apply("mul", sa, apply("exp", apply("sub", ma, safe)))
+    right = apply("mul", sb, apply("exp", apply("sub", mb, safe)))
+    return m, apply("add", left, right)
+
+
+def _affine(a: State, b: State) -> State:
+    """Composition of x -> decay * x + shift: the state of a linear recurrence."""
+    (da, sa), (db, sb) = a, b
+    return apply("mul", da, db), apply("add", apply("mul", db, sa), sb)
+
+
+MONOIDS: dict[str, Monoid] = {
+    m.name: m
+    for m in (
+        _plain("sum", "add", lambda d: number(0, d)),
+        _plain("prod", "mul", lambda d: number(1, d)),
+        _plain("max", "maximum", lowest),
+        _plain("min", "minimum", highest),
+        _plain("any", "logical_or", lambda d: Const(False, bool_)),
+        _plain("all", "logical_and", lambda d: Const(True, bool_)),
+        _plain("xor_sum", "bitwise_xor", lambda d: number(0, d)),
+        _arg("argmax", "gt", lowest),
+        _arg("argmin", "lt", highest),
+        Monoid("welford", 3, lambda d: tuple(number(0, x) for x in d), _welford),
+        Monoid(
+            "online_softmax", 2, lambda d: (lowest(d[0]), number(0, d[1])), _online_softmax
+        ),
+        Monoid("affine", 2, lambda d: (number(1, d[0]), number(0, d[1])), _affine),
+    )
+}
+
+
+def reduce_with(monoid: str, component: int, *lift: Expr) -> tuple[str, int, tuple[Expr, ...]]:
+    """Checks the arity of a lift and returns the pieces of a reduction."""
+    found = MONOIDS[monoid]
+    if len(lift) != found.arity or not 0 <= component < found.arity:
+        raise ValueError(f"{monoid} has {found.arity} components, got {len(lift)}")
+    return monoid, component, tuple(cast(e, e.dtype) for e in lift)
