@@ -1,0 +1,185 @@
+"""Data files to `Target`: one TOML file per chip, every fact required, every fact with its source.
+
+Knows the files' form and nothing of what the figures are used for.
+
+A fact is written `name = [value, "source"]`; a rate of a unit that the chip lacks has the value
+"unsupported". A CPU's file gives the figures of one core; `load("cpu:16")` scales them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from onetrip.base.errors import OnetripError, UsageError
+from onetrip.target.model import MATRIX_DTYPES, VECTOR_DTYPES, Cores, Rates, Target
+
+UNSUPPORTED = "unsupported"
+HEADER = ("name", "vendor", "arch", "device")
+RATE_TABLES = {"matrix": MATRIX_DTYPES, "vector": VECTOR_DTYPES}
+# Figures that every further core adds to.
+PER_CORE = ("l2_bandwidth", "special_rate", "integer_rate", "spill_bandwidth")
+
+
+def facts_of(kind: type[Target] | type[Cores]) -> dict[str, dataclasses.Field[Any]]:
+    """The facts that a data file must state, by name, in order."""
+    return {f.name: f for f in dataclasses.fields(kind) if "unit" in f.metadata}
+
+
+def names() -> tuple[str, ...]:
+    """The targets that have a data file, sorted."""
+    data = files("onetrip.target").joinpath("data")
+    return tuple(sorted(p.name.removesuffix(".toml") for p in data.iterdir() if _is_toml(p.name)))
+
+
+@cache
+def load(name: str) -> Target:
+    """The target of this name; `cpu:16` is the CPU with 16 cores.
+
+    Raises:
+        UsageError: unknown name, or a number of cores that the target has no figures for.
+        OnetripError: the data file lacks a fact, has one too many, or has one of the wrong form.
+    """
+    base, _, count = name.partition(":")
+    if base not in names():
+        raise UsageError(
+            f"unknown target {name!r}",
+            expected=f"one of {', '.join(names())}, or cpu:CORES",
+            found=name,
+            next_step="`onetrip targets` lists their figures",
+        )
+    text = files("onetrip.target").joinpath("data", f"{base}.toml").read_text(encoding="utf-8")
+    target = parse(text, f"target/data/{base}.toml")
+    if target.cores is None and not count:
+        return target
+    return _with_cores(target, count)
+
+
+def parse(text: str, where: str) -> Target:
+    """The target that a data file states.
+
+    Args:
+        text: the file's TOML.
+        where: the file's name, for errors.
+
+    Raises:
+        OnetripError: not TOML, or a fact is missing, unknown, without source or of the wrong form.
+    """
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise OnetripError("a target's file is not TOML", found=str(error), where=where) from error
+    tables = ("facts", *RATE_TABLES)
+    _expect(data, {*HEADER, *tables}, {"cores"}, where)
+    sources: dict[str, str] = {}
+    values = _read(data["facts"], facts_of(Target), "", where, sources)
+    rates = {table: _read_rates(data[table], table, where, sources) for table in RATE_TABLES}
+    cores = None
+    if "cores" in data:
+        cores = Cores(**_read(data["cores"], facts_of(Cores), "cores.", where, sources))
+    stated: dict[str, Any] = {key: str(data[key]) for key in HEADER} | values | rates
+    return Target(**stated, cores=cores, sources=tuple(sources.items()))
+
+
+def _is_toml(name: str) -> bool:
+    return name.endswith(".toml")
+
+
+def _expect(table: Mapping[str, Any], required: set[str], optional: set[str], where: str) -> None:
+    """Every required key, and no key that nothing reads."""
+    missing, unknown = required - set(table), set(table) - required - optional
+    if missing or unknown:
+        raise OnetripError(
+            "a target's file must state every fact and nothing else",
+            expected=", ".join(sorted(missing)) or None,
+            found=", ".join(sorted(unknown)) or None,
+            where=where,
+            next_step="add what is expected, remove what was found; unknown figures need a source "
+            "that says so",
+        )
+
+
+def _read(
+    table: Mapping[str, Any],
+    facts: Mapping[str, dataclasses.Field[Any]],
+    prefix: str,
+    where: str,
+    sources: dict[str, str],
+) -> dict[str, Any]:
+    _expect(table, set(facts), set(), where)
+    values: dict[str, Any] = {}
+    for name, fact in facts.items():
+        value, sources[prefix + name] = _pair(table[name], prefix + name, where)
+        # `from __future__ import annotations` keeps a field's type as its spelling.
+        values[name] = _number(value, prefix + name, where, whole=fact.type == "int")
+    return values
+
+
+def _read_rates(table: Mapping[str, Any], name: str, where: str, sources: dict[str, str]) -> Rates:
+    _expect(table, set(RATE_TABLES[name]), set(), where)
+    rates: list[tuple[str, float | None]] = []
+    for dtype in RATE_TABLES[name]:
+        key = f"{name}.{dtype}"
+        value, sources[key] = _pair(table[dtype], key, where)
+        rates.append((dtype, None if value == UNSUPPORTED else _number(value, key, where)))
+    return tuple(rates)
+
+
+def _pair(entry: Any, name: str, where: str) -> tuple[Any, str]:
+    match entry:
+        case [value, str(source)] if source.strip():
+            return value, source
+    raise OnetripError(
+        f"the fact {name} has no source",
+        expected=f'{name} = [value, "where the value comes from"]',
+        found=repr(entry),
+        where=where,
+    )
+
+
+def _number(value: Any, name: str, where: str, whole: bool = False) -> Any:
+    right = isinstance(value, int) if whole else isinstance(value, int | float)
+    if not right or isinstance(value, bool) or value <= 0:
+        raise OnetripError(
+            f"the fact {name} is not a figure",
+            expected="a whole number above 0" if whole else "a number above 0",
+            found=repr(value),
+            where=where,
+        )
+    return value if whole else float(value)
+
+
+def _with_cores(one: Target, text: str) -> Target:
+    """A CPU of several cores from the figures of one: rates add up, memory saturates."""
+    cores = one.cores
+    if cores is None:
+        raise UsageError(
+            f"the multiprocessors of target {one.name} cannot be chosen",
+            found=f"{one.name}:{text}",
+            next_step=f"write {one.name}; only cpu takes a number of cores",
+        )
+    count = int(text or cores.standard) if (text or "1").isdecimal() else 0
+    if not 1 <= count <= cores.most:
+        raise UsageError(
+            f"target {one.name} has no figures for {text} cores",
+            expected=f"1 to {cores.most}",
+            found=text,
+        )
+    scaled: dict[str, Any] = {name: getattr(one, name) * count for name in PER_CORE}
+    scaled |= {table: _times(getattr(one, table), count) for table in RATE_TABLES}
+    return dataclasses.replace(
+        one,
+        name=f"{one.name}:{text}" if text else one.name,
+        multiprocessors=count,
+        dram_bandwidth=min(one.dram_bandwidth * count, cores.socket_dram_bandwidth),
+        copy_bandwidth=min(one.copy_bandwidth * count, cores.socket_copy_bandwidth),
+        **scaled,
+    )
+
+
+def _times(rates: Rates, factor: int) -> Rates:
+    return tuple((name, None if rate is None else rate * factor) for name, rate in rates)
