@@ -1,6 +1,6 @@
 """Floor 1: facts about chips, one data file each. Must not know what the figures are used for."""
 
 from onetrip.target.load import facts_of, load, names
-from onetrip.target.model import Cores, Target, Unit
+from onetrip.target.model import Cores, Fact, Target, Unit
 
-__all__ = ["Cores", "Target", "Unit", "facts_of", "load", "names"]
+__all__ = ["Cores", "Fact", "Target", "Unit", "facts_of", "load", "names"]

@@ -13,10 +13,10 @@ import tomllib
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Annotated, Any, get_origin, get_type_hints
 
 from onetrip.base.errors import OnetripError, UsageError
-from onetrip.target.model import MATRIX_DTYPES, VECTOR_DTYPES, Cores, Rates, Target
+from onetrip.target.model import MATRIX_DTYPES, VECTOR_DTYPES, Cores, Fact, Rates, Target
 
 UNSUPPORTED = "unsupported"
 HEADER = ("name", "vendor", "arch", "device")
@@ -25,9 +25,17 @@ RATE_TABLES = {"matrix": MATRIX_DTYPES, "vector": VECTOR_DTYPES}
 PER_CORE = ("l2_bandwidth", "special_rate", "integer_rate", "spill_bandwidth")
 
 
-def facts_of(kind: type[Target] | type[Cores]) -> dict[str, dataclasses.Field[Any]]:
+def facts_of(kind: type[Target] | type[Cores]) -> dict[str, Fact]:
     """The facts that a data file must state, by name, in order."""
-    return {f.name: f for f in dataclasses.fields(kind) if "unit" in f.metadata}
+    hints = get_type_hints(kind, include_extras=True)
+    return {
+        name: hint.__metadata__[0] for name, hint in hints.items() if get_origin(hint) is Annotated
+    }
+
+
+def _whole_facts(kind: type[Target] | type[Cores]) -> set[str]:
+    """The facts that are counts and so must be whole numbers."""
+    return {name for name, hint in get_type_hints(kind).items() if hint is int}
 
 
 def names() -> tuple[str, ...]:
@@ -76,11 +84,11 @@ def parse(text: str, where: str) -> Target:
     tables = ("facts", *RATE_TABLES)
     _expect(data, {*HEADER, *tables}, {"cores"}, where)
     sources: dict[str, str] = {}
-    values = _read(data["facts"], facts_of(Target), "", where, sources)
+    values = _read(data["facts"], Target, "", where, sources)
     rates = {table: _read_rates(data[table], table, where, sources) for table in RATE_TABLES}
     cores = None
     if "cores" in data:
-        cores = Cores(**_read(data["cores"], facts_of(Cores), "cores.", where, sources))
+        cores = Cores(**_read(data["cores"], Cores, "cores.", where, sources))
     stated: dict[str, Any] = {key: str(data[key]) for key in HEADER} | values | rates
     return Target(**stated, cores=cores, sources=tuple(sources.items()))
 
@@ -105,17 +113,17 @@ def _expect(table: Mapping[str, Any], required: set[str], optional: set[str], wh
 
 def _read(
     table: Mapping[str, Any],
-    facts: Mapping[str, dataclasses.Field[Any]],
+    kind: type[Target] | type[Cores],
     prefix: str,
     where: str,
     sources: dict[str, str],
 ) -> dict[str, Any]:
+    facts, whole = facts_of(kind), _whole_facts(kind)
     _expect(table, set(facts), set(), where)
     values: dict[str, Any] = {}
-    for name, fact in facts.items():
+    for name in facts:
         value, sources[prefix + name] = _pair(table[name], prefix + name, where)
-        # `from __future__ import annotations` keeps a field's type as its spelling.
-        values[name] = _number(value, prefix + name, where, whole=fact.type == "int")
+        values[name] = _number(value, prefix + name, where, whole=name in whole)
     return values
 
 

@@ -7,7 +7,7 @@ read from the chip's data file and never assumed here.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from onetrip.base.errors import UsageError
 
@@ -23,22 +23,26 @@ MATRIX_DTYPES = ("bf16", "f16", "tf32", "f32", "f64", "f8")
 VECTOR_DTYPES = ("f32", "f64")
 
 
-def fact(unit: str, about: str) -> Any:
-    """A field that the chip's data file must state, with its unit."""
-    return field(metadata={"unit": unit, "about": about})
+class Fact(NamedTuple):
+    """What a figure in a chip's data file means."""
+
+    unit: str
+    about: str
 
 
 @dataclass(frozen=True)
 class Cores:
-    """How a CPU's figures follow from its number of cores; see `fact` for each."""
+    """How a CPU's figures follow from its number of cores; see each `Fact`."""
 
-    standard: int = fact("count", "cores when none are asked for")
-    most: int = fact("count", "most cores that the figures hold for")
-    vector_bits: int = fact("bits", "width of one vector register")
-    l1_bytes: int = fact("bytes", "level-1 data cache of one core")
-    l2_bytes: int = fact("bytes", "level-2 cache of one core")
-    socket_dram_bandwidth: float = fact("bytes/s", "memory of all cores together")
-    socket_copy_bandwidth: float = fact("bytes/s", "large copy by all cores, read + write")
+    standard: Annotated[int, Fact("count", "cores when none are asked for")]
+    most: Annotated[int, Fact("count", "most cores that the figures hold for")]
+    vector_bits: Annotated[int, Fact("bits", "width of one vector register")]
+    l1_bytes: Annotated[int, Fact("bytes", "level-1 data cache of one core")]
+    l2_bytes: Annotated[int, Fact("bytes", "level-2 cache of one core")]
+    socket_dram_bandwidth: Annotated[float, Fact("bytes/s", "memory of all cores together")]
+    socket_copy_bandwidth: Annotated[
+        float, Fact("bytes/s", "large copy by all cores, read + write")
+    ]
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ class Target:
     On a CPU a multiprocessor is a core, a thread is a 32-bit lane of its vector registers, a warp
     is all lanes of one register, shared memory is the level-1 cache, L2 the last level of cache.
 
-    Each `fact` says its unit and meaning; the rest:
+    Each `Fact` says its unit and meaning; the rest:
 
     - name: as given to `load`.
     - vendor: `nvidia`, `amd` or `generic`; arch: `sm_90`, `gfx942` or `host`.
@@ -62,27 +66,29 @@ class Target:
     vendor: str
     arch: str
     device: str
-    multiprocessors: int = fact("count", "multiprocessors (cores on a CPU)")
-    warp_size: int = fact("threads", "threads of a warp")
-    dram_bytes: int = fact("bytes", "device memory")
-    dram_bandwidth: float = fact("bytes/s", "device memory, datasheet")
-    copy_bandwidth: float = fact("bytes/s", "large copy, bytes read + bytes written")
-    l2_bytes: int = fact("bytes", "last level of cache")
-    l2_bandwidth: float = fact("bytes/s", "last level of cache, read")
-    matrix_share: float = fact("share", "of the matrix rate that a large library product reaches")
-    special_rate: float = fact("operations/s", "special functions such as exp2, f32")
-    integer_rate: float = fact("operations/s", "32-bit integer operations")
-    registers_per_multiprocessor: int = fact("32-bit registers", "register file")
-    registers_per_thread: int = fact("32-bit registers", "most of one thread")
-    shared_per_multiprocessor: int = fact("bytes", "shared memory")
-    shared_per_block: int = fact("bytes", "most shared memory of one block")
-    threads_per_block: int = fact("threads", "most of one block")
-    threads_per_multiprocessor: int = fact("threads", "most resident")
-    warps_per_multiprocessor: int = fact("warps", "most resident")
-    blocks_per_multiprocessor: int = fact("blocks", "most resident")
-    launch_us: float = fact("us", "one kernel launched as eager does")
-    replay_us: float = fact("us", "one kernel inside a replayed graph or one native call")
-    spill_bandwidth: float = fact("bytes/s", "registers spilled to local memory")
+    multiprocessors: Annotated[int, Fact("count", "multiprocessors (cores on a CPU)")]
+    warp_size: Annotated[int, Fact("threads", "threads of a warp")]
+    dram_bytes: Annotated[int, Fact("bytes", "device memory")]
+    dram_bandwidth: Annotated[float, Fact("bytes/s", "device memory, datasheet")]
+    copy_bandwidth: Annotated[float, Fact("bytes/s", "large copy, bytes read + bytes written")]
+    l2_bytes: Annotated[int, Fact("bytes", "last level of cache")]
+    l2_bandwidth: Annotated[float, Fact("bytes/s", "last level of cache, read")]
+    matrix_share: Annotated[
+        float, Fact("share", "of the matrix rate that a large library product reaches")
+    ]
+    special_rate: Annotated[float, Fact("operations/s", "special functions such as exp2, f32")]
+    integer_rate: Annotated[float, Fact("operations/s", "32-bit integer operations")]
+    registers_per_multiprocessor: Annotated[int, Fact("32-bit registers", "register file")]
+    registers_per_thread: Annotated[int, Fact("32-bit registers", "most of one thread")]
+    shared_per_multiprocessor: Annotated[int, Fact("bytes", "shared memory")]
+    shared_per_block: Annotated[int, Fact("bytes", "most shared memory of one block")]
+    threads_per_block: Annotated[int, Fact("threads", "most of one block")]
+    threads_per_multiprocessor: Annotated[int, Fact("threads", "most resident")]
+    warps_per_multiprocessor: Annotated[int, Fact("warps", "most resident")]
+    blocks_per_multiprocessor: Annotated[int, Fact("blocks", "most resident")]
+    launch_us: Annotated[float, Fact("us", "one kernel launched as eager does")]
+    replay_us: Annotated[float, Fact("us", "one kernel inside a replayed graph or one native call")]
+    spill_bandwidth: Annotated[float, Fact("bytes/s", "registers spilled to local memory")]
     matrix: Rates
     vector: Rates
     cores: Cores | None
