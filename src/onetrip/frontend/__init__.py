@@ -1,0 +1,1 @@
+"""Frontends: a model of another system in, our own Graph out."""

@@ -1,0 +1,215 @@
+"""Rewrites of Dynamo's graph, before anything is decomposed: attention and dropout become ours.
+
+A rewrite may only replace a call by one with the same meaning. It must not know targets, plans
+or kernels. What it leaves alone (no dropout in evaluation, tensor subclasses, vmap) decomposes as
+torch decides, and the joint graph's random calls are replaced later, in `seeded`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.fx
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from onetrip.frontend import torch_ops
+
+Salts = Iterator[int]
+
+
+# ---------------------------------------------------------------- what the rewritten calls mean
+
+
+def _autocast(tensors: list[Tensor | None]) -> list[Tensor | None]:
+    """Casts that autocast makes before attention: floats but float64, on the region's device."""
+    kind = next(t.device.type for t in tensors if t is not None)
+    if not torch.is_autocast_enabled(kind):
+        return tensors
+    dtype = torch.get_autocast_dtype(kind)
+
+    def cast(t: Tensor | None) -> Tensor | None:
+        if t is None or not t.is_floating_point() or t.dtype == torch.float64:
+            return t
+        return t.to(dtype) if t.device.type == kind else t
+
+    return [cast(t) for t in tensors]
+
+
+def _repeated(t: Tensor, query: Tensor) -> Tensor:
+    return t.repeat_interleave(query.shape[-3] // t.shape[-3], -3)
+
+
+def _attention_with_dropout(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+    seed: Tensor,
+) -> Tensor:
+    """softmax(q k^T * scale + mask), dropped out, times v: the library's own definition.
+
+    16-bit inputs are computed in float32, as the library's composite does.
+    """
+    dtype = query.dtype
+    wide = torch_ops.operation_dtype(dtype)
+    root = math.sqrt(scale if scale is not None else 1.0 / math.sqrt(query.shape[-1]))
+    if enable_gqa:
+        key, value = _repeated(key, query), _repeated(value, query)
+    scores = (query.to(wide) * root) @ (key.to(wide) * root).transpose(-2, -1)
+    if is_causal:
+        length, source = scores.shape[-2:]
+        attn_mask = torch.ones(length, source, dtype=torch.bool, device=query.device).tril()
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        scores = scores.masked_fill(~attn_mask, -math.inf)
+    elif attn_mask is not None:
+        scores = scores + attn_mask
+    weights = torch.ops.onetrip.dropout(torch.softmax(scores, -1), dropout_p, seed)
+    return (weights @ value.to(wide)).to(dtype)
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    salt: int,
+) -> Tensor:
+    """``F.scaled_dot_product_attention`` in terms of our operators, autocast applied."""
+    query, key, value, attn_mask = _autocast([query, key, value, attn_mask])  # type: ignore[assignment]
+    if dropout_p == 0.0:
+        whole: Tensor = torch.ops.onetrip.attention(
+            query, key, value, attn_mask, is_causal, scale, enable_gqa
+        )
+        return whole
+    seed = torch.ops.onetrip.seed(query.device, salt)
+    return _attention_with_dropout(
+        query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, seed
+    )
+
+
+def dropout(
+    input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, *, salt: int
+) -> Tensor:
+    """``F.dropout`` in terms of our operators."""
+    if not training or p == 0.0:
+        return input
+    seed = torch.ops.onetrip.seed(input.device, salt)
+    dropped: Tensor = torch.ops.onetrip.dropout(input, p, seed)
+    return input.copy_(dropped) if inplace else dropped
+
+
+def _torch_dropout(input: Tensor, p: float, train: bool, *, salt: int) -> Tensor:
+    return dropout(input, p, train, salt=salt)
+
+
+def _torch_dropout_inplace(input: Tensor, p: float, train: bool, *, salt: int) -> Tensor:
+    return dropout(input, p, train, inplace=True, salt=salt)
+
+
+_REWRITES: dict[Any, Callable[..., Tensor]] = {
+    F.scaled_dot_product_attention: attention,
+    F.dropout: dropout,
+    torch.dropout: _torch_dropout,
+    torch.dropout_: _torch_dropout_inplace,
+}
+_COMPOSITES = (F.multi_head_attention_forward,)
+"""Python functions that Dynamo keeps whole and that call what `_REWRITES` replaces."""
+
+
+# ---------------------------------------------------------------- where they apply
+
+
+def _plain(t: Any) -> bool:
+    strided = isinstance(t, Tensor) and t.layout == torch.strided and not t.is_nested
+    return strided and type(t).__torch_dispatch__ in (
+        Tensor.__torch_dispatch__,
+        torch._subclasses.FakeTensor.__torch_dispatch__,
+    )
+
+
+def _applies(arguments: tuple[Any, ...]) -> bool:
+    """Whether every tensor is a plain one and the first a real floating-point one."""
+    tensors = [a for a in arguments if isinstance(a, Tensor)]
+    return bool(tensors) and tensors[0].is_floating_point() and all(map(_plain, tensors))
+
+
+class _Redirect(TorchFunctionMode):
+    """Runs a composite with the calls inside it replaced."""
+
+    def __init__(self, salts: Salts) -> None:
+        super().__init__()
+        self._salts = salts
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        replacement = _REWRITES.get(func)
+        if replacement is None or not _applies(args):
+            return func(*args, **(kwargs or {}))
+        return replacement(*args, **(kwargs or {}), salt=next(self._salts))
+
+
+def _redirected(composite: Callable[..., Any], first: int) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        # Tracing may run the call more than once: the same salts each time.
+        with _Redirect(itertools.count(first)):
+            return composite(*args, **kwargs)
+
+    call.__name__ = f"onetrip_{composite.__name__}_{first}"
+    return call
+
+
+_SALTS_PER_COMPOSITE = 4
+
+
+def _example(argument: Any) -> Any:
+    return argument.meta.get("example_value") if isinstance(argument, torch.fx.Node) else argument
+
+
+def _rewrite_node(node: torch.fx.Node, salts: Salts) -> None:
+    if node.target in _COMPOSITES:
+        first = [next(salts) for _ in range(_SALTS_PER_COMPOSITE)][0]
+        node.target = _redirected(node.target, first)  # type: ignore[arg-type]
+        return
+    replacement = _REWRITES.get(node.target)
+    if replacement is None:
+        return
+    arguments = (*node.args, *node.kwargs.values())
+    if _applies(tuple(map(_example, arguments))):
+        node.target = replacement
+        node.kwargs = {**node.kwargs, "salt": next(salts)}
+
+
+def _batched(graph: torch.fx.Graph) -> bool:
+    """Whether a function transform (vmap, grad) is entered inside: our operators have no rule."""
+    return any("_functorch" in str(getattr(n.target, "__module__", "")) for n in graph.nodes)
+
+
+def rewrite_dynamo_graph(module: torch.fx.GraphModule) -> None:
+    """Replaces attention and dropout calls of Dynamo's graph, and of graphs nested in it.
+
+    Salts count up in the order of the graph, so the same program gets the same ones.
+    """
+    salts = itertools.count()
+    for part in module.modules():
+        if not isinstance(part, torch.fx.GraphModule) or _batched(part.graph):
+            continue
+        for node in part.graph.nodes:
+            if node.op == "call_function":
+                _rewrite_node(node, salts)
+        part.recompile()

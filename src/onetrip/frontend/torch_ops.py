@@ -1,0 +1,241 @@
+"""Our own operators in torch, namespace ``onetrip``: what capture keeps whole.
+
+Each has a real eager implementation (what an extern call runs), a fake kernel and, where it is
+differentiable, a gradient formula. Random ones take a seed, so that autograd saves 8 bytes and
+never a mask; their stream is the one of `philox`. They must not know graphs or compilation.
+
+| operator | meaning |
+|---|---|
+| ``seed(device, salt)`` | 0-d int64 from torch's default generator; ``salt`` tells calls apart |
+| ``uniform(seed, size, dtype)`` | uniform numbers in [0, 1), contiguous |
+| ``dropout(x, p, seed)`` | ``x * factor`` at operation precision, rounded once; its gradient is itself |
+| ``attention(...)`` | ``F.scaled_dot_product_attention`` without dropout |
+| ``attention_backward(...)`` | its gradients, recomputed through the library's attention |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from onetrip.frontend.philox import dropout_factor, uniform_numbers
+
+_LIBRARY = torch.library.Library("onetrip", "DEF")
+_PURE = (torch.Tag.pt2_compliant_tag,)
+_DRAWS = (torch.Tag.pt2_compliant_tag, torch.Tag.nondeterministic_seeded)
+
+_ATTENTION_INPUTS = (
+    "Tensor query, Tensor key, Tensor value, Tensor? attn_mask, "
+    "bool is_causal, float? scale, bool enable_gqa"
+)
+
+
+def _define(
+    schema: str,
+    tags: Sequence[torch.Tag],
+    eager: Callable[..., Any],
+    fake: Callable[..., Any],
+) -> None:
+    name = schema.partition("(")[0]
+    _LIBRARY.define(schema, tags=tuple(tags))
+    _LIBRARY.impl(name, eager, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"onetrip::{name}", fake, lib=_LIBRARY)
+
+
+# ---------------------------------------------------------------- random
+
+
+def _seed(device: torch.device, salt: int) -> Tensor:
+    return torch.randint(0, 2**63 - 1, (), dtype=torch.int64, device=device)
+
+
+def _seed_fake(device: torch.device, salt: int) -> Tensor:
+    return torch.empty((), dtype=torch.int64, device=device)
+
+
+def _uniform_fake(seed: Tensor, size: Sequence[int], dtype: torch.dtype) -> Tensor:
+    return seed.new_empty(tuple(size), dtype=dtype)
+
+
+def operation_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype an elementwise operator computes in: float32 for the 16-bit floats."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def _dropout(x: Tensor, p: float, seed: Tensor) -> Tensor:
+    wide = operation_dtype(x.dtype)
+    dropped = x.to(wide) * dropout_factor(seed, x.shape, p, wide)
+    return torch.empty_like(x).copy_(dropped)
+
+
+def _dropout_fake(x: Tensor, p: float, seed: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+def _dropout_context(ctx: Any, inputs: tuple[Tensor, float, Tensor], output: Tensor) -> None:
+    _, ctx.p, seed = inputs
+    ctx.save_for_backward(seed)
+
+
+def _dropout_gradient(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+    (seed,) = ctx.saved_tensors
+    return torch.ops.onetrip.dropout(gradient, ctx.p, seed), None, None
+
+
+_define("seed(Device device, int salt) -> Tensor", _DRAWS, _seed, _seed_fake)
+_define(
+    "uniform(Tensor seed, SymInt[] size, ScalarType dtype) -> Tensor",
+    _PURE,
+    uniform_numbers,
+    _uniform_fake,
+)
+_define("dropout(Tensor x, float p, Tensor seed) -> Tensor", _PURE, _dropout, _dropout_fake)
+torch.library.register_autograd(
+    "onetrip::dropout", _dropout_gradient, setup_context=_dropout_context, lib=_LIBRARY
+)
+
+
+# ---------------------------------------------------------------- attention
+
+
+def _attention_shape(
+    query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool
+) -> tuple[int, ...]:
+    """(..., L, Ev): the leading axes broadcast; with grouped queries the heads are the query's."""
+    inner = 3 if enable_gqa else 2
+    heads = tuple(query.shape[-3:-2]) if enable_gqa else ()
+    lead = torch.broadcast_shapes(*(t.shape[:-inner] for t in (query, key, value)))
+    return (*lead, *heads, query.shape[-2], value.shape[-1])
+
+
+def _attention_order(query: Tensor, rank: int) -> tuple[int, ...]:
+    """Axes of the result from outermost to innermost in memory: a rule of our own, because the
+    library's choice differs between its kernels and a plan must not depend on which is present.
+
+    Three axes and fewer are contiguous. Of four, a CPU's kernels store (batch, L, head, Ev),
+    while a GPU's follow the query.
+    """
+    if rank != 4 or query.dim() != 4:
+        return tuple(range(rank))
+    if query.device.type == "cpu":
+        return (0, 2, 1, 3)
+    strides = query.stride()
+    outer = sorted(range(3), key=lambda axis: -strides[axis])
+    return (*outer, 3)
+
+
+def _laid_out(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
+    """Strides in elements of a dense tensor stored with its axes in ``order``, outermost first."""
+    strides, step = [0] * len(shape), 1
+    for axis in reversed(order):
+        strides[axis] = step
+        step = step * shape[axis]
+    return tuple(strides)
+
+
+def _restrided(result: Tensor, strides: Sequence[int]) -> Tensor:
+    """``result`` with the given strides: itself where every axis longer than 1 has them."""
+    axes = zip(result.shape, result.stride(), strides, strict=True)
+    if all(extent <= 1 or have == want for extent, have, want in axes):
+        return result
+    return result.new_empty_strided(tuple(result.shape), tuple(strides)).copy_(result)
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+) -> Tensor:
+    result = F.scaled_dot_product_attention(
+        query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa
+    )
+    order = _attention_order(query, result.dim())
+    return _restrided(result, _laid_out(result.shape, order))
+
+
+def _attention_fake(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+) -> Tensor:
+    shape = _attention_shape(query, key, value, enable_gqa)
+    strides = _laid_out(shape, _attention_order(query, len(shape)))
+    return query.new_empty_strided(shape, strides)
+
+
+def _attention_backward(
+    gradient: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+    mask_gradient: bool,
+) -> list[Tensor]:
+    with torch.enable_grad():
+        leaves = [t.detach().requires_grad_() for t in (query, key, value)]
+        mask = None if attn_mask is None else attn_mask.detach().requires_grad_(mask_gradient)
+        result = F.scaled_dot_product_attention(
+            *leaves, mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+    sources = [*leaves, mask] if mask_gradient and mask is not None else leaves
+    gradients = torch.autograd.grad(result, sources, gradient)
+    likes = [torch.empty_like(source, device="meta").stride() for source in sources]
+    return [_restrided(g, strides) for g, strides in zip(gradients, likes, strict=True)]
+
+
+def _attention_backward_fake(
+    gradient: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+    mask_gradient: bool,
+) -> list[Tensor]:
+    sources = [query, key, value]
+    if mask_gradient and attn_mask is not None:
+        sources.append(attn_mask)
+    return [torch.empty_like(source) for source in sources]
+
+
+def _attention_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    query, key, value, attn_mask, *ctx.flags = inputs
+    ctx.mask_gradient = attn_mask is not None and attn_mask.requires_grad
+    ctx.save_for_backward(query, key, value, attn_mask)
+
+
+def _attention_gradient(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    gradients = torch.ops.onetrip.attention_backward(
+        gradient, *ctx.saved_tensors, *ctx.flags, ctx.mask_gradient
+    )
+    of_mask = gradients[3] if ctx.mask_gradient else None
+    return (*gradients[:3], of_mask, None, None, None)
+
+
+_define(f"attention({_ATTENTION_INPUTS}) -> Tensor", _PURE, _attention, _attention_fake)
+_define(
+    f"attention_backward(Tensor gradient, {_ATTENTION_INPUTS}, bool mask_gradient) -> Tensor[]",
+    _PURE,
+    _attention_backward,
+    _attention_backward_fake,
+)
+torch.library.register_autograd(
+    "onetrip::attention", _attention_gradient, setup_context=_attention_context, lib=_LIBRARY
+)
