@@ -127,7 +127,25 @@ def _order(factors: tuple[Sym, ...]) -> tuple[Any, ...]:
     return (not factors, -len(factors), tuple(f.text for f in factors))
 
 
+def _rejoin(monomials: Monomials) -> Monomials:
+    """n from den * (n // den) + n % den, for any common multiple of the three."""
+    for factors, c in list(monomials.items()):
+        for position, f in enumerate(factors):
+            if not isinstance(f, Remainder) or not c:
+                continue
+            rest = factors[:position] + factors[position + 1 :]
+            others = mul(c, product(rest))
+            whole = mul(others, mul(f.den, floordiv(f.num, f.den)))
+            wanted = _monomials(whole)
+            if wanted and all(monomials.get(k) == v for k, v in wanted.items()):
+                left = {k: v for k, v in monomials.items() if k not in wanted and k != factors}
+                return _monomials(add(_build(left), mul(others, f.num)))
+    return monomials
+
+
 def _build(monomials: Monomials) -> Dim:
+    if any(isinstance(f, Remainder) for factors in monomials for f in factors):
+        monomials = _rejoin(monomials)
     kept = [(c, f) for f, c in monomials.items() if c]
     if not kept:
         return 0

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..base.sym import Dim, Sym, Var, atoms, coefficient, substitute
+from ..base.sym import Dim, Sym, Var, atoms, coefficient, product, substitute
 from ..ir.expr import Expr, Load, Rewriter, dims_of
 from ..ir.nest import Axis, Buffer, Nest, Store
 from ..ir.types import TensorType
@@ -114,15 +114,10 @@ def _contiguous(outer: Var, inner: Var, dims: Sequence[Dim]) -> bool:
 
 
 def _joined(group: Sequence[Var]) -> dict[Sym, Dim]:
-    extent: Dim = 1
-    for axis in group:
-        extent = extent * axis.extent
-    whole: Dim = Var(group[0].name, extent)
-    values: dict[Sym, Dim] = {}
-    for axis in reversed(group[1:]):
-        values[axis] = whole % axis.extent
-        whole = whole // axis.extent
-    values[group[0]] = whole
+    """c * (n * outer + inner) is c * whole: the inner axis becomes the whole, the others 0."""
+    whole = Var(group[0].name, product([axis.extent for axis in group]))
+    values: dict[Sym, Dim] = dict.fromkeys(group[:-1], 0)
+    values[group[-1]] = whole
     return values
 
 
