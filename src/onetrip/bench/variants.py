@@ -1,0 +1,89 @@
+"""The rivals: how each makes a callable of a program. A table and the few steps that it names.
+
+Knows nothing of which programs are measured or of the clock's results.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from onetrip.bench import timing
+from onetrip.bench.table import Work, tensors_of
+
+OURS = "onetrip"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One rival.
+
+    Attributes:
+        name: as it stands in the results.
+        devices: where it is measured.
+        backend: of torch.compile; None for eager.
+        mode: of torch.compile; None for its default.
+        graph: replayed in a CUDA graph.
+    """
+
+    name: str
+    devices: tuple[str, ...]
+    backend: str | None
+    mode: str | None = None
+    graph: bool = False
+
+
+EAGER = Variant("eager", ("cpu", "cuda"), None)
+VARIANTS: tuple[Variant, ...] = (
+    EAGER,
+    Variant("default", ("cpu", "cuda"), "inductor"),
+    Variant("max", ("cuda",), "inductor", mode="max-autotune-no-cudagraphs"),
+    Variant("default+graph", ("cuda",), "inductor", graph=True),
+    Variant("max+graph", ("cuda",), "inductor", mode="max-autotune-no-cudagraphs", graph=True),
+    Variant(OURS, ("cpu", "cuda"), OURS),
+    Variant(f"{OURS}+graph", ("cuda",), OURS, graph=True),
+)
+
+
+def on_device(device: str, backend: str = OURS) -> tuple[Variant, ...]:
+    """The rivals on a device, eager first; `backend` stands in for our own where it is not."""
+    return tuple(
+        Variant(v.name, v.devices, backend if v.backend == OURS else v.backend, v.mode, v.graph)
+        for v in VARIANTS
+        if device in v.devices
+    )
+
+
+def compiled(variant: Variant, work: Work) -> Work:
+    """The work with its program compiled as the variant says; nothing is run yet."""
+    if variant.backend is None:
+        return work
+    fn = torch.compile(work.fn, backend=variant.backend, mode=variant.mode, dynamic=False)
+    return Work(fn, work.args, work.sources, work.writes, work.reads)
+
+
+def call_of(work: Work) -> timing.Call:
+    """One call of the program: forward, and for a training row backward from fixed gradients."""
+    if not work.sources:
+
+        def inference() -> Any:
+            with torch.no_grad():
+                return work.fn(*work.args)
+
+        return inference
+
+    def training() -> Any:
+        outputs = tensors_of(work.fn(*work.args))
+        grads = torch.autograd.grad(
+            outputs, work.sources, [torch.ones_like(o) for o in outputs], allow_unused=True
+        )
+        return [o.detach() for o in outputs], grads
+
+    return training
+
+
+def results_of(work: Work, returned: Any) -> tuple[torch.Tensor, ...]:
+    """All that one call computed: outputs, gradients, and the inputs that it changed."""
+    return (*tensors_of(returned), *(work.args[i] for i in work.writes))
