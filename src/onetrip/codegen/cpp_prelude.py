@@ -1,0 +1,20 @@
+"""The C++ prelude: the vocabulary of vectors that generated kernels are written in.
+
+It knows no compiler, no cache and no kernel; it hands out text.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+
+PARTS = ("lanes", "memory", "arith", "math", "reduce", "random")
+"""The prelude's files in the order in which each needs those before it."""
+
+
+@cache
+def prelude_text() -> str:
+    """The whole prelude as one header; a kernel includes it before anything else."""
+    folder = files("onetrip.codegen").joinpath("prelude")
+    parts = [folder.joinpath(f"{part}.hpp").read_text(encoding="utf-8") for part in PARTS]
+    return "\n".join(parts)

@@ -1,0 +1,223 @@
+// Functions of analysis, spelled so that they round as eager's contiguous kernels do.
+//
+// OT_SLEEF: PyTorch's own library exports the Sleef functions behind its vectorized kernels; they
+//   are called at the width that eager uses. Without it (no vector unit): libm, lane by lane.
+// OT_VML: PyTorch was built with MKL, whose array functions serve a few float32 and float64
+//   operators; `ot::vml` calls those. They pay about 25 ns a call, so `ot::vml::exp_n` and its
+//   like take a whole tile. Without MKL they are the plain spellings.
+// Which spelling equals eager's bits, per operator and dtype: cpp_exactness.toml.
+#pragma once
+
+namespace ot {
+
+typedef vec<float>::reg reg_f32;
+typedef vec<double>::reg reg_f64;
+
+#if OT_AVX512
+#define OT_SLEEF_F(name, suffix) Sleef_##name##f16##suffix
+#define OT_SLEEF_D(name, suffix) Sleef_##name##d8##suffix
+#elif OT_AVX2
+#define OT_SLEEF_F(name, suffix) Sleef_##name##f8##suffix
+#define OT_SLEEF_D(name, suffix) Sleef_##name##d4##suffix
+#else
+#define OT_SLEEF_F(name, suffix) Sleef_##name##f4##suffix
+#define OT_SLEEF_D(name, suffix) Sleef_##name##d2##suffix
+#endif
+
+#if OT_SLEEF
+#define OT_UNARY(name, suffix, libm)                                            \
+  extern "C" reg_f32 OT_SLEEF_F(name, suffix)(reg_f32);                         \
+  extern "C" reg_f64 OT_SLEEF_D(name, suffix)(reg_f64);                         \
+  OT_INLINE vec<float> name(vec<float> x) {                                       \
+    x.r[0] = OT_SLEEF_F(name, suffix)(x.r[0]);                                  \
+    return x;                                                                     \
+  }                                                                               \
+  OT_INLINE vec<double> name(vec<double> x) {                                     \
+    for (int i = 0; i < 2; i++) x.r[i] = OT_SLEEF_D(name, suffix)(x.r[i]);      \
+    return x;                                                                     \
+  }
+#define OT_BINARY(name, suffix, libm)                                           \
+  extern "C" reg_f32 OT_SLEEF_F(name, suffix)(reg_f32, reg_f32);                \
+  extern "C" reg_f64 OT_SLEEF_D(name, suffix)(reg_f64, reg_f64);                \
+  OT_INLINE vec<float> name(vec<float> x, vec<float> y) {                         \
+    x.r[0] = OT_SLEEF_F(name, suffix)(x.r[0], y.r[0]);                          \
+    return x;                                                                     \
+  }                                                                               \
+  OT_INLINE vec<double> name(vec<double> x, vec<double> y) {                      \
+    for (int i = 0; i < 2; i++) x.r[i] = OT_SLEEF_D(name, suffix)(x.r[i], y.r[i]); \
+    return x;                                                                     \
+  }
+#else
+#define OT_UNARY(name, suffix, libm) OT_LIBM_UNARY(name, libm)
+#define OT_BINARY(name, suffix, libm) OT_LIBM_BINARY(name, libm)
+#endif
+
+#define OT_LIBM_UNARY(name, libm)                                    \
+  OT_INLINE vec<float> name(vec<float> x) {                          \
+    return map_lanes<float>(x, [](float v) { return ::libm##f(v); }); \
+  }                                                                  \
+  OT_INLINE vec<double> name(vec<double> x) {                        \
+    return map_lanes<double>(x, [](double v) { return ::libm(v); }); \
+  }
+#define OT_LIBM_BINARY(name, libm)                                                      \
+  OT_INLINE vec<float> name(vec<float> x, vec<float> y) {                               \
+    return map_lanes<float>(x, y, [](float a, float b) { return ::libm##f(a, b); });    \
+  }                                                                                     \
+  OT_INLINE vec<double> name(vec<double> x, vec<double> y) {                            \
+    return map_lanes<double>(x, y, [](double a, double b) { return ::libm(a, b); });    \
+  }
+
+OT_UNARY(exp, _u10, exp)
+OT_UNARY(exp2, _u10, exp2)
+OT_UNARY(expm1, _u10, expm1)
+OT_UNARY(log, _u10, log)
+OT_UNARY(log2, _u10, log2)
+OT_UNARY(log10, _u10, log10)
+OT_UNARY(log1p, _u10, log1p)
+OT_UNARY(sin, _u10, sin)
+OT_UNARY(cos, _u10, cos)
+OT_UNARY(tan, _u10, tan)
+OT_UNARY(asin, _u10, asin)
+OT_UNARY(acos, _u10, acos)
+OT_UNARY(atan, _u10, atan)
+OT_UNARY(sinh, _u10, sinh)
+OT_UNARY(cosh, _u10, cosh)
+OT_UNARY(tanh, _u10, tanh)
+OT_UNARY(atanh, _u10, atanh)
+OT_UNARY(erf, _u10, erf)
+OT_UNARY(erfc, _u15, erfc)
+OT_UNARY(lgamma, _u10, lgamma)
+OT_BINARY(pow, _u10, pow)
+OT_BINARY(atan2, _u10, atan2)
+OT_BINARY(hypot, _u05, hypot)
+OT_BINARY(fmod, , fmod)
+// Eager calls libm for these two.
+OT_LIBM_UNARY(asinh, asinh)
+OT_LIBM_UNARY(acosh, acosh)
+
+template <class T> OT_INLINE vec<T> sigmoid(vec<T> x) {
+  vec<T> one(T(1));
+  return one / (one + exp(-x));
+}
+
+// ---- division of floats ----------------------------------------------------------------------
+
+template <class T> OT_INLINE vec<T> trunc_div(vec<T> a, vec<T> b) { return trunc(a / b); }
+// The remainder with the sign of b.
+template <class T> OT_INLINE vec<T> floor_mod(vec<T> a, vec<T> b) {
+  vec<T> r = fmod(a, b), zero(T(0));
+  return where((r != zero) & ((b < zero) != (r < zero)), r + b, r);
+}
+// floor(a / b) as of exact quotients: a - fmod(a, b) divides without rounding across an integer.
+template <class T> OT_INLINE vec<T> floor_div(vec<T> a, vec<T> b) {
+  vec<T> r = fmod(a, b), zero(T(0)), one(T(1));
+  vec<T> q = (a - r) / b;
+  q = where((r != zero) & ((b < zero) != (r < zero)), q - one, q);
+  vec<T> whole = floor(q);
+  whole = where(q - whole > vec<T>(T(0.5)), whole + one, whole);
+  whole = where(q == zero, copysign(zero, a / b), whole);
+  return where(b == zero, a / b, whole);
+}
+
+// ---- digamma ---------------------------------------------------------------------------------
+
+// psi(x): reflection for x < 0, recurrence up to 10, then the asymptotic series in 1 / x^2
+// (Abramowitz and Stegun 6.3.7, 6.3.5, 6.3.18).
+template <class T> OT_INLINE T digamma_lane(T x) {
+  constexpr double series[] = {8.33333333333333333333e-2,  -2.10927960927960927961e-2,
+                               7.57575757575757575758e-3,  -4.16666666666666666667e-3,
+                               3.96825396825396825397e-3,  -8.33333333333333333333e-3,
+                               8.33333333333333333333e-2};
+  if (x == 0) return ::copysign((T)__builtin_inf(), -x);
+  T reflected = 0;
+  if (x < 0) {
+    if (x == ::trunc(x)) return (T)__builtin_nan("");
+    double whole, part = ::modf((double)x, &whole);
+    reflected = (T)(-3.14159265358979323846 / ::tan(3.14159265358979323846 * part));
+    x = 1 - x;
+  }
+  T sum = 0;
+  for (; x < 10; x += 1) sum -= 1 / x;
+  if (x == 10) return reflected + sum + (T)2.25175258906672110764;
+  T tail = 0;
+  if (x < (T)1e17) {
+    T z = 1 / (x * x);
+    for (double c : series) tail = tail * z + (T)c;
+    tail *= z;
+  }
+  T log_x = sizeof(T) == 4 ? (T)::logf((float)x) : (T)::log((double)x);
+  return reflected + sum + log_x - (T)0.5 / x - tail;
+}
+template <class T> OT_INLINE vec<T> digamma(vec<T> x) {
+  return map_lanes<T>(x, [](T v) { return digamma_lane(v); });
+}
+
+// ---- inverse error function ------------------------------------------------------------------
+
+#if !OT_VML
+// Winitzki's approximation, then Newton steps on erf (erfc in the tail, where erf saturates).
+template <class T> OT_INLINE T erfinv_lane(T y) {
+  double v = (double)y, a = v < 0 ? -v : v;
+  if (!(a < 1)) return a == 1 ? ::copysign((T)__builtin_inf(), y) : (T)__builtin_nan("");
+  double l = ::log1p(-a * a), t = 2 / (3.14159265358979323846 * 0.147) + l / 2;
+  double x = ::sqrt(::sqrt(t * t - l / 0.147) - t);
+  for (int step = 0; step < 3; step++) {
+    double miss = a < 0.5 ? ::erf(x) - a : (1 - a) - ::erfc(x);
+    x -= miss / (1.12837916709551257390 * ::exp(-x * x));
+  }
+  return (T)::copysign(x, v);
+}
+template <class T> OT_INLINE vec<T> erfinv(vec<T> x) {
+  return map_lanes<T>(x, [](T v) { return erfinv_lane(v); });
+}
+#endif
+
+// ---- MKL's array functions -------------------------------------------------------------------
+
+namespace vml {
+#if OT_VML
+// High accuracy, denormals kept, errors silent: the mode that eager asks for.
+constexpr long long mode = 0x2 | 0x140000 | 0x100;
+#define OT_ARRAY(name, mkl)                                                             \
+  extern "C" void vms##mkl(int, const float*, float*, long long);                       \
+  extern "C" void vmd##mkl(int, const double*, double*, long long);                     \
+  OT_INLINE void name##_n(const float* x, float* y, int n) { vms##mkl(n, x, y, mode); } \
+  OT_INLINE void name##_n(const double* x, double* y, int n) { vmd##mkl(n, x, y, mode); }
+#else
+#define OT_ARRAY(name, mkl)                                                             \
+  template <class T> OT_INLINE void name##_n(const T* x, T* y, int n) {                 \
+    int i = 0;                                                                          \
+    for (; i + W <= n; i += W) store(y + i, ot::name(load(x + i)));                     \
+    if (i < n) store(y + i, ot::name(load(x + i, n - i)), n - i);                       \
+  }
+#endif
+#define OT_VML_UNARY(name, mkl)                        \
+  OT_ARRAY(name, mkl)                                  \
+  template <class T> OT_INLINE vec<T> name(vec<T> x) { \
+    T in[W], out[W];                                   \
+    store(in, x);                                      \
+    name##_n(in, out, W);                              \
+    return load(out);                                  \
+  }
+OT_VML_UNARY(exp, Exp)
+OT_VML_UNARY(log, Ln)
+OT_VML_UNARY(log2, Log2)
+OT_VML_UNARY(log10, Log10)
+OT_VML_UNARY(sin, Sin)
+OT_VML_UNARY(cos, Cos)
+OT_VML_UNARY(tan, Tan)
+OT_VML_UNARY(asin, Asin)
+OT_VML_UNARY(acos, Acos)
+OT_VML_UNARY(atan, Atan)
+OT_VML_UNARY(tanh, Tanh)
+OT_VML_UNARY(erf, Erf)
+OT_VML_UNARY(erfc, Erfc)
+OT_VML_UNARY(erfinv, ErfInv)
+OT_VML_UNARY(sqrt, Sqrt)
+}  // namespace vml
+
+#if OT_VML
+using vml::erfinv;
+#endif
+
+}  // namespace ot
