@@ -41,6 +41,7 @@ class Options:
         only: rows whose name contains this.
         rounds: most rounds of a row.
         seconds: about how long the rounds of a row may take together.
+        against: names of the rivals to measure; empty for all.
         backend: what stands for onetrip, for tests of this bench.
     """
 
@@ -50,6 +51,7 @@ class Options:
     only: str = ""
     rounds: int = 21
     seconds: float = 3.0
+    against: tuple[str, ...] = ()
     backend: str = variants.OURS
 
 
@@ -87,6 +89,7 @@ def run_suite(
     """
     rows = select(suite, options.only)
     _check_device(options.device)
+    variants.on_device(options.device, only=options.against)
     report(Step(0, len(rows), "copy bandwidth and product rates"))
     used = sorted({options.dtype or row.dtype_on(options.device) for row in rows})
     rates = {name: timing.product_rate(options.device, torch_dtype(name)) for name in used}
@@ -127,7 +130,7 @@ def run_row(
     reference = _reference(row, work, options.device)
     moved, flops, floor = _floor(row, work, size, bandwidth, rates[dtype])
     prepared: dict[str, Prepared] = {}
-    for variant in variants.on_device(options.device, options.backend):
+    for variant in variants.on_device(options.device, options.backend, options.against):
         tell(f"preparing {variant.name}")
         own = row.work(options.device, size, dtype) if work.writes else work
         prepared[variant.name] = prepare(variant, own, reference, row.random, options.device)

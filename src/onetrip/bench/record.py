@@ -110,7 +110,7 @@ def markdown(results: Results) -> str:
         "|" + "---|" * len(head),
     ]
     for row in results.rows:
-        cells = [_cell(row.variants.get(name), scale) for name in names]
+        cells = [cell(row.variants.get(name), scale) for name in names]
         floor = "" if row.floor_us is None else figure(row.floor_us / scale)
         lines.append("| " + " | ".join([row.name, row.dtype, floor, *cells]) + " |")
     return "\n".join(lines)
@@ -121,7 +121,8 @@ def figure(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _cell(result: VariantResult | None, scale: float) -> str:
+def cell(result: VariantResult | None, scale: float) -> str:
+    """What a table shows of one rival: its median over `scale` microseconds, or its status."""
     if result is None:
         return ""
     if result.median_us is None:

@@ -5,11 +5,12 @@ Knows nothing of which programs are measured or of the clock's results.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from onetrip.base.errors import UsageError
 from onetrip.bench import timing
 from onetrip.bench.table import Work, tensors_of
 
@@ -47,12 +48,29 @@ VARIANTS: tuple[Variant, ...] = (
 )
 
 
-def on_device(device: str, backend: str = OURS) -> tuple[Variant, ...]:
-    """The rivals on a device, eager first; `backend` stands in for our own where it is not."""
+def on_device(device: str, backend: str = OURS, only: tuple[str, ...] = ()) -> tuple[Variant, ...]:
+    """The rivals on a device, eager first.
+
+    Args:
+        device: `cpu` or `cuda`.
+        backend: stands in for our own where it is not.
+        only: names to keep; empty keeps all.
+
+    Raises:
+        UsageError: `only` has a name that is no rival on this device.
+    """
+    here = tuple(v for v in VARIANTS if device in v.devices)
+    known = {v.name for v in here}
+    if not set(only) <= known:
+        raise UsageError(
+            f"unknown variant on {device}",
+            expected=", ".join(v.name for v in here),
+            found=", ".join(sorted(set(only) - known)),
+        )
     return tuple(
-        Variant(v.name, v.devices, backend if v.backend == OURS else v.backend, v.mode, v.graph)
-        for v in VARIANTS
-        if device in v.devices
+        replace(v, backend=backend) if v.backend == OURS else v
+        for v in here
+        if not only or v.name in only
     )
 
 

@@ -1,0 +1,107 @@
+"""`onetrip bench`: measure beside eager and torch.compile, show progress, write JSON."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from onetrip.cli.main import DIFFERS, OK
+
+if TYPE_CHECKING:
+    from onetrip.bench.record import Results
+
+OURS = "onetrip"
+
+
+def _print_table(results: Results, console: Console) -> None:
+    from onetrip.bench import record
+
+    unit, scale = ("ms", 1e3) if results.suite == "models" else ("us", 1.0)
+    names = list(dict.fromkeys(name for row in results.rows for name in row.variants))
+    title = f"{results.suite} on {results.card}, {unit}"
+    table = Table("row", "dtype", "floor", *names, box=box.SIMPLE_HEAD, title=title)
+    for row in results.rows:
+        floor = "" if row.floor_us is None else record.figure(row.floor_us / scale)
+        cells = (record.cell(row.variants.get(name), scale) for name in names)
+        table.add_row(row.name, row.dtype, floor, *cells)
+    console.print(table)
+    for row in results.rows:
+        for name, result in row.variants.items():
+            if result.status != "ok":
+                console.print(f"{row.name}, {name}: {result.status}: {result.note}", markup=False)
+
+
+def ours_failed(results: Results) -> bool:
+    """Whether a variant of ours failed or left the accuracy rule."""
+    return any(
+        result.status != "ok"
+        for row in results.rows
+        for name, result in row.variants.items()
+        if name.startswith(OURS)
+    )
+
+
+@click.command("bench")
+@click.argument("suite", type=click.Choice(["blocks", "models"]))
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
+@click.option("--only", default="", metavar="TEXT", help="Rows whose name contains TEXT.")
+@click.option("--against", default="", metavar="NAMES", help="Variants, separated by commas.")
+@click.option("--dtype", type=click.Choice(["bf16", "f16", "f32"]), help="In place of each row's.")
+@click.option("--size", type=click.Choice(["cuda", "cpu", "tiny"]), help="Default: the device's.")
+@click.option("--rounds", type=click.IntRange(3), default=21, show_default=True)
+@click.option("--seconds", type=float, default=3.0, show_default=True, help="Of timing, a row.")
+@click.option("--backend", default=OURS, show_default=True, help="What is timed as onetrip.")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the JSON instead of the table.")
+def command(
+    suite: str,
+    device: str,
+    only: str,
+    against: str,
+    dtype: str | None,
+    size: str | None,
+    rounds: int,
+    seconds: float,
+    backend: str,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Measure SUITE beside eager and torch.compile, interleaved in one process.
+
+    Exit status 1: onetrip failed on a row, or its values left the accuracy rule.
+    """
+    from onetrip.bench import engine, record
+
+    options = engine.Options(
+        device=device,
+        size=size or "",
+        dtype=dtype,
+        only=only,
+        rounds=rounds,
+        seconds=seconds,
+        against=tuple(filter(None, against.split(","))),
+        backend=backend,
+    )
+    # Progress goes to standard error, so that standard output is the result alone.
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as progress:
+        task = progress.add_task(suite, total=None)
+
+        def show(step: engine.Step) -> None:
+            progress.update(task, completed=step.done, total=step.total, description=step.text)
+
+        results = engine.run_suite(suite, options, show)
+    if as_json:
+        click.echo(record.encode(results))
+    else:
+        _print_table(results, Console())
+    if out is not None:
+        click.echo(f"written: {record.write(results, out)}", err=True)
+    sys.exit(DIFFERS if ours_failed(results) else OK)
