@@ -17,6 +17,7 @@ import torch.fx
 import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from onetrip.frontend import torch_ops
 
@@ -68,12 +69,15 @@ def _attention_with_dropout(
     scores = (query.to(wide) * root) @ (key.to(wide) * root).transpose(-2, -1)
     if is_causal:
         length, source = scores.shape[-2:]
-        attn_mask = torch.ones(length, source, dtype=torch.bool, device=query.device).tril()
+        allowed = torch.ones(length, source, dtype=torch.bool, device=query.device).tril()
+        scores = scores.masked_fill(~allowed, -math.inf)
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         scores = scores.masked_fill(~attn_mask, -math.inf)
     elif attn_mask is not None:
         scores = scores + attn_mask
-    weights = torch.ops.onetrip.dropout(torch.softmax(scores, -1), dropout_p, seed)
+    # A row that is masked out whole is 0, not NaN; a causal mask leaves no such row.
+    softmax = torch.softmax if attn_mask is None else torch.ops.aten._safe_softmax
+    weights = torch.ops.onetrip.dropout(softmax(scores, -1), dropout_p, seed)
     return (weights @ value.to(wide)).to(dtype)
 
 
@@ -134,12 +138,9 @@ _COMPOSITES = (F.multi_head_attention_forward,)
 # ---------------------------------------------------------------- where they apply
 
 
-def _plain(t: Any) -> bool:
-    strided = isinstance(t, Tensor) and t.layout == torch.strided and not t.is_nested
-    return strided and type(t).__torch_dispatch__ in (
-        Tensor.__torch_dispatch__,
-        torch._subclasses.FakeTensor.__torch_dispatch__,
-    )
+def _plain(t: Tensor) -> bool:
+    strided = t.layout == torch.strided and not t.is_nested
+    return strided and not is_traceable_wrapper_subclass(t)
 
 
 def _applies(arguments: tuple[Any, ...]) -> bool:

@@ -1,0 +1,136 @@
+"""A model and its arguments without their data, as fake tensors on the device planned for.
+
+Copies structure, shares nothing with the original and allocates no tensor memory. It must not
+know tracing or compilation.
+"""
+
+from __future__ import annotations
+
+import copy
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from onetrip.base.errors import CaptureError
+
+
+def indexed(device: torch.device) -> torch.device:
+    """The device with an index where its kind has one: torch asks the hardware for it otherwise."""
+    if device.index is None and device.type not in ("cpu", "meta"):
+        return torch.device(device.type, 0)
+    return device
+
+
+class _Copier(TorchFunctionMode):
+    """Turns every tensor that ``copy.deepcopy`` meets into a fake one."""
+
+    def __init__(self, mode: FakeTensorMode, device: torch.device) -> None:
+        super().__init__()
+        self.mode = mode
+        self.device = device
+        self.storages: dict[int, torch.UntypedStorage] = {}
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is not Tensor.__deepcopy__:
+            return func(*args, **(kwargs or {}))
+        original, memo = args
+        if id(original) not in memo:
+            memo[id(original)] = self.fake(original)
+        return memo[id(original)]
+
+    def fake(self, t: Tensor) -> Tensor:
+        """A fake tensor with the sizes, strides, dtype and grad flag of ``t``.
+
+        Tensors that share a storage share a fake one. Layouts other than strided keep their own
+        device: nothing is known about moving them.
+        """
+        if t.layout != torch.strided or t.is_quantized or is_traceable_wrapper_subclass(t):
+            return t if t.is_quantized else self.mode.from_tensor(t)
+        with self.mode, torch.no_grad():
+            empty = torch.empty(0, dtype=t.dtype, device=self.device)
+            copied = empty.set_(self._storage(t), t.storage_offset(), t.size(), t.stride())
+            if isinstance(t, nn.Parameter):
+                copied = nn.Parameter(copied, requires_grad=t.requires_grad)
+            elif t.requires_grad:
+                copied.requires_grad_()
+        copied.__dict__.update({k: v for k, v in t.__dict__.items() if k.startswith("_dynamo")})
+        return copied
+
+    def _storage(self, t: Tensor) -> torch.UntypedStorage:
+        original = t.untyped_storage()
+        if original._cdata not in self.storages:
+            whole = torch.empty(original.nbytes(), dtype=torch.uint8, device=self.device)
+            self.storages[original._cdata] = whole.untyped_storage()
+        return self.storages[original._cdata]
+
+
+def _tensors_of(module: nn.Module) -> list[Tensor]:
+    own = [v for m in module.modules() for v in m.__dict__.values() if isinstance(v, Tensor)]
+    return [*module.parameters(), *module.buffers(), *own]
+
+
+def _private_function(function: types.FunctionType, memo: dict[int, Any]) -> types.FunctionType:
+    """A function with a code object of its own, so that what Dynamo caches on it dies with it,
+    and with its closed-over values copied as the model's are."""
+    cells = tuple(
+        types.CellType(_private(cell.cell_contents, memo)) for cell in function.__closure__ or ()
+    )
+    private = types.FunctionType(
+        function.__code__.replace(),
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        cells,
+    )
+    private.__kwdefaults__ = function.__kwdefaults__
+    private.__dict__.update(function.__dict__)
+    private.__module__ = function.__module__
+    return private
+
+
+def _private(value: Any, memo: dict[int, Any]) -> Any:
+    if isinstance(value, types.FunctionType):
+        return _private_function(value, memo)
+    if isinstance(value, (nn.Module, Tensor, list, tuple, dict)):
+        return copy.deepcopy(value, memo)
+    return value
+
+
+def fake_copy(
+    model: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    mode: FakeTensorMode,
+    device: torch.device,
+) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+    """Model and arguments with every tensor replaced by a fake one on ``device``.
+
+    Raises:
+        CaptureError: something in them cannot be copied.
+    """
+    memo: dict[int, Any] = {}
+    try:
+        with _Copier(mode, indexed(device)) as copier:
+            if isinstance(model, nn.Module):
+                memo.update({id(t): copier.fake(t) for t in _tensors_of(model)})
+                copied: Any = copy.deepcopy(model, memo)
+            else:
+                copied = _private(model, memo)
+            copied_args, copied_kwargs = copy.deepcopy((args, kwargs), memo)
+    except (TypeError, RuntimeError) as refused:
+        raise CaptureError(
+            "the model or its arguments cannot be copied",
+            expected="objects that copy.deepcopy can copy",
+            found=str(refused).splitlines()[0],
+            where=type(model).__name__,
+            next_step="give the object a __deepcopy__, or pass a function that builds the model",
+        ) from refused
+    return copied, copied_args, copied_kwargs

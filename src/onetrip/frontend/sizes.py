@@ -1,0 +1,61 @@
+"""Symbolic sizes of torch as dims of our own. Knows sympy's spelling and nothing of graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import sympy
+import torch
+
+from ..base.errors import Unsupported
+from ..base.sym import Dim, Size, add, floordiv, mod, mul
+
+
+def dim_of(value: int | torch.SymInt | Any) -> Dim:
+    """An int or SymInt as a Dim; raises Unsupported for an expression without a spelling."""
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, torch.SymInt):
+        node = value.node
+        return _translate(node.expr, _least(node))
+    raise Unsupported(f"a size of type {type(value).__name__} has no form in the IR")
+
+
+def _least(node: Any) -> Callable[[sympy.Symbol], int]:
+    """The lower bound of a symbol in its shape environment; 0 when it is not known."""
+
+    def least(symbol: sympy.Symbol) -> int:
+        ranges = getattr(node.shape_env, "var_to_range", {})
+        found = ranges.get(symbol)
+        return int(found.lower) if found is not None and found.lower.is_Integer else 0
+
+    return least
+
+
+def _translate(e: Any, least: Callable[[sympy.Symbol], int]) -> Dim:
+    if e.is_Integer:
+        return int(e)
+    if e.is_Symbol:
+        return Size(str(e), max(0, least(e)))
+    args = [_translate(a, least) for a in e.args]
+    name = type(e).__name__
+    if name == "Pow" and isinstance(args[1], int) and args[1] > 0:
+        args, name = [args[0]] * args[1], "Mul"
+    fold = _FOLDS.get(name)
+    if fold is None:
+        raise Unsupported(f"the size {e} has no form in the IR")
+    total = args[0]
+    for a in args[1:]:
+        total = fold(total, a)
+    return total
+
+
+_FOLDS: dict[str, Callable[[Dim, Dim], Dim]] = {
+    "Add": add,
+    "Mul": mul,
+    "FloorDiv": floordiv,
+    "CleanDiv": floordiv,
+    "Mod": mod,
+    "PythonMod": mod,
+}

@@ -1,0 +1,361 @@
+"""Import of a functional ATen graph (torch.fx) into our Graph, driven by the operator table.
+
+An ATen call whose overload has an entry, and whose arguments the entry's `Form` can say, becomes
+that operator. Every other call becomes an `extern` with the reason: it runs as the library runs it.
+Knows no planning; what it cannot say at all raises Unsupported, and the caller runs eager.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from ..base.dtype import BY_TORCH_NAME, COMPILED, DType
+from ..base.errors import Unsupported
+from ..base.sym import Dim, Size, Sym
+from ..ir.graph import Graph, Literal, Node, Operand, Origin, Ref, Scalar, Value, freeze
+from ..ir.types import TensorType
+from ..ops.schema import Form, Movement, Op
+from ..ops.table import BY_TARGET
+from .origin import origin_of
+from .sizes import dim_of
+
+_LAYOUT_ARGUMENTS = frozenset({"memory_format", "layout", "pin_memory", "non_blocking", "device"})
+"""Arguments that say where and how a result lies: its own type says that already."""
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A graph, and the constant tensors behind its last inputs."""
+
+    graph: Graph
+    constants: tuple[Tensor, ...]
+
+
+def import_graph(module: fx.GraphModule) -> Imported:
+    """The graph of a functional ATen module whose nodes carry `meta["val"]`.
+
+    Raises:
+        Unsupported: a node that is no ATen call, or a size or tensor without a form in the IR.
+    """
+    return _Importer(module).run()
+
+
+def tensor_type(t: Tensor) -> TensorType:
+    """Element type, shape and strides of a strided tensor."""
+    name = str(t.dtype).removeprefix("torch.")
+    dtype = BY_TORCH_NAME.get(name)
+    if dtype is None or t.layout is not torch.strided or t.is_quantized:
+        raise Unsupported(f"a {t.layout} tensor of {name} has no form in the IR")
+    return TensorType(dtype, tuple(map(dim_of, t.shape)), tuple(map(dim_of, t.stride())))
+
+
+class _Importer:
+    """The values seen so far, and one method for each kind of fx node."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        self._module = module
+        self._known: dict[fx.Node, Any] = {}
+        self._inputs: list[Value] = []
+        self._constants: list[tuple[Value, Tensor]] = []
+        self._nodes: list[Node] = []
+        self._sizes: dict[Size, tuple[str, int]] = {}
+        self._mutations: dict[str, tuple[Value, Value]] = {}
+        self._outputs: tuple[Value | Scalar | None, ...] = ()
+
+    def run(self) -> Imported:
+        steps: Mapping[str, Callable[[fx.Node], None]] = {
+            "placeholder": self._placeholder,
+            "get_attr": self._constant,
+            "call_function": self._call,
+            "output": self._output,
+        }
+        for node in self._module.graph.nodes:
+            step = steps.get(node.op)
+            if step is None:
+                raise Unsupported(f"the graph holds a {node.op} node, {node.name}")
+            step(node)
+        graph = Graph(
+            (*self._inputs, *(v for v, _ in self._constants)),
+            tuple(self._nodes),
+            self._outputs,
+            tuple(self._mutations.values()),
+            tuple((size, name, dim) for size, (name, dim) in self._sizes.items()),
+        )
+        return Imported(graph, tuple(t for _, t in self._constants))
+
+    # -------------------------------------------------------------- inputs and outputs
+
+    def _placeholder(self, node: fx.Node) -> None:
+        val = node.meta.get("val")
+        if isinstance(val, Tensor):
+            value = Value(node.name, tensor_type(val))
+            for k, d in enumerate(value.type.shape):
+                if isinstance(d, Size):
+                    self._sizes.setdefault(d, (node.name, k))
+            self._known[node] = value
+        else:
+            value = Value(node.name, TensorType(BY_TORCH_NAME["int64"], (), ()))
+            self._known[node] = self._scalar_input(node, val)
+        self._inputs.append(value)
+
+    def _scalar_input(self, node: fx.Node, val: Any) -> Any:
+        if isinstance(val, torch.SymInt):
+            size = dim_of(val)
+            if isinstance(size, Size):
+                self._sizes[size] = (node.name, -1)
+            return size
+        if val is None or isinstance(val, bool | int | float):
+            return val
+        raise Unsupported(f"the input {node.name} is a {type(val).__name__}")
+
+    def _constant(self, node: fx.Node) -> None:
+        tensor = self._module
+        for part in str(node.target).split("."):
+            tensor = getattr(tensor, part)
+        if not isinstance(tensor, Tensor):
+            raise Unsupported(f"the constant {node.target} is no tensor")
+        value = Value(node.name, tensor_type(tensor))
+        self._constants.append((value, tensor))
+        self._known[node] = value
+
+    def _output(self, node: fx.Node) -> None:
+        (results,) = node.args
+        assert isinstance(results, tuple | list)
+        self._outputs = tuple(self._result(r) for r in results)
+
+    def _result(self, r: Any) -> Value | Scalar | None:
+        known = self._known[r] if isinstance(r, fx.Node) else r
+        if known is None or isinstance(known, Value):
+            return known
+        return Scalar(known)
+
+    # -------------------------------------------------------------- calls
+
+    def _call(self, node: fx.Node) -> None:
+        if node.target is operator.getitem:
+            source, index = node.args
+            assert isinstance(source, fx.Node) and isinstance(index, int)
+            self._known[node] = self._known[source][index]
+            return
+        val = node.meta.get("val")
+        if isinstance(val, int | float | torch.SymInt | torch.SymFloat | torch.SymBool):
+            self._known[node] = dim_of(val) if isinstance(val, int | torch.SymInt) else _no(node)
+            return
+        if not isinstance(node.target, torch._ops.OpOverload):
+            raise Unsupported(f"{node.name} calls {node.target}, which is no ATen operator")
+        arguments = _bound(node)
+        if node.target is torch.ops.aten.copy_.default:
+            self._mutation(node, arguments)
+            return
+        self._operator(node, arguments)
+
+    def _mutation(self, node: fx.Node, arguments: Mapping[str, Any]) -> None:
+        target, source = (self._known[arguments[k]] for k in ("self", "src"))
+        if target not in self._inputs or source.type.shape != target.type.shape:
+            raise Unsupported(f"{node.name} writes into a value that is no input of the graph")
+        self._mutations[target.name] = (target, source)
+        self._known[node] = source
+
+    def _operator(self, node: fx.Node, arguments: Mapping[str, Any]) -> None:
+        known = {name: self._resolve(a) for name, a in arguments.items()}
+        outputs = _output_values(node)
+        module, line = origin_of(node)
+        origin, call = Origin(module, line, str(node.target)), len(self._nodes)
+        target = str(node.target)
+        try:
+            op, form = _entry(target)
+            _check_devices(node)
+            operands, attrs = _fit(form, node.target, known)
+            made = Node(op.name, operands, outputs, freeze(attrs), origin, call)
+            _check_types(op, made)
+        except Unsupported as reason:
+            made = _extern(node, known, outputs, origin, call, str(reason))
+        self._nodes.append(made)
+        self._known[node] = outputs if isinstance(node.meta.get("val"), tuple | list) else (
+            outputs[0] if outputs else None
+        )  # fmt: skip
+
+    def _resolve(self, a: Any) -> Any:
+        if isinstance(a, fx.Node):
+            return self._known[a]
+        if isinstance(a, tuple | list):
+            return tuple(map(self._resolve, a))
+        if isinstance(a, torch.dtype):
+            name = str(a).removeprefix("torch.")
+            return BY_TORCH_NAME.get(name, Literal("dtype", name))
+        return _LITERALS[type(a)](a) if type(a) in _LITERALS else a
+
+
+_LITERALS: Mapping[type, Callable[[Any], Literal]] = {
+    torch.device: lambda d: Literal("device", str(d)),
+    torch.layout: lambda x: Literal("layout", str(x).removeprefix("torch.")),
+    torch.memory_format: lambda x: Literal("memory_format", str(x).removeprefix("torch.")),
+}
+
+
+def _no(node: fx.Node) -> Any:
+    raise Unsupported(f"{node.name} computes a symbolic number that is no integer")
+
+
+def _bound(node: fx.Node) -> dict[str, Any]:
+    """Arguments by schema name, defaults filled in."""
+    assert isinstance(node.target, torch._ops.OpOverload)
+    bound: dict[str, Any] = {}
+    for k, argument in enumerate(node.target._schema.arguments):
+        if k < len(node.args) and not argument.kwarg_only:
+            bound[argument.name] = node.args[k]
+        else:
+            bound[argument.name] = node.kwargs.get(argument.name, argument.default_value)
+    return bound
+
+
+def _entry(target: str) -> tuple[Op, Form]:
+    found = BY_TARGET.get(target)
+    if found is None:
+        raise Unsupported(f"{target} has no entry in the operator table")
+    return found
+
+
+def _output_values(node: fx.Node) -> tuple[Value, ...]:
+    val = node.meta.get("val")
+    if isinstance(val, Tensor):
+        return (Value(node.name, tensor_type(val)),)
+    if isinstance(val, tuple | list):
+        tensors = [v for v in val if isinstance(v, Tensor)]
+        if len(tensors) != len(val):
+            return tuple(
+                Value(f"{node.name}_{k}", tensor_type(v))
+                if isinstance(v, Tensor)
+                else Value(f"{node.name}_{k}", TensorType(BY_TORCH_NAME["uint8"], (0,), (1,)))
+                for k, v in enumerate(val)
+            )
+        return tuple(Value(f"{node.name}_{k}", tensor_type(v)) for k, v in enumerate(val))
+    if val is None:
+        return ()
+    raise Unsupported(f"{node.name} returns a {type(val).__name__}")
+
+
+def _check_devices(node: fx.Node) -> None:
+    devices: set[torch.device] = set()
+    for n in (node, *node.all_input_nodes):
+        val = n.meta.get("val")
+        for t in val if isinstance(val, tuple | list) else (val,):
+            if isinstance(t, Tensor) and (t.dim() or n is node):
+                devices.add(t.device)
+    if len(devices) > 1:
+        names = ", ".join(sorted(map(str, devices)))
+        raise Unsupported(f"{node.target} moves data between devices ({names})")
+
+
+def _fit(
+    form: Form, target: torch._ops.OpOverload, known: Mapping[str, Any]
+) -> tuple[tuple[Operand, ...], dict[str, Any]]:
+    """Operands and attributes of a call, as the form names them."""
+    attrs: dict[str, Any] = dict(form.fixed)
+    operands: list[Operand] = []
+    named = {name.rstrip("?") for name in form.operands}
+    for name in form.operands:
+        found = known[name.rstrip("?")]
+        if name.endswith("?"):
+            attrs[f"has_{name.rstrip('?')}"] = found is not None
+            if found is None:
+                continue
+        operands.extend(map(_operand, found if isinstance(found, tuple) else (found,)))
+    for argument in target._schema.arguments:
+        name, value = argument.name, known[argument.name]
+        if name in form.attrs:
+            attrs[name] = value
+        elif name not in named and name not in _LAYOUT_ARGUMENTS:
+            _check_default(target, argument, value)
+    return tuple(operands), attrs
+
+
+def _check_default(target: Any, argument: Any, value: Any) -> None:
+    default = argument.default_value
+    if isinstance(value, tuple):
+        default = tuple(default) if default is not None else None
+    if not argument.has_default_value() or value != default:
+        raise Unsupported(f"{target} with {argument.name}={value}")
+
+
+def _operand(x: Any) -> Operand:
+    if isinstance(x, Value):
+        return x
+    if isinstance(x, bool | int | float | Sym):
+        return Scalar(x)
+    raise Unsupported(f"an operand of type {type(x).__name__}")
+
+
+def _check_types(op: Op, node: Node) -> None:
+    """The entry's own type rule must give what the framework says."""
+    for v in (*node.values, *node.outputs):
+        if v.type.dtype not in COMPILED:
+            raise Unsupported(f"no kernel computes on {v.type.dtype.torch_name}")
+    forms = tuple(x.type if isinstance(x, Value) else x.value for x in node.inputs)
+    expected = op.types(forms, node.attr)
+    found = tuple(v.type for v in node.outputs)
+    for want, have in zip(expected, found):
+        if want.dtype is not have.dtype or want.shape != have.shape:
+            raise Unsupported(f"{op.name} gives {want} by its rule and {have} in the framework")
+    for v in node.outputs:
+        if not isinstance(op.body, Movement) and not _is_dense(v.type):
+            raise Unsupported(f"{op.name} gives a result with gaps or overlaps in memory")
+
+
+def _is_dense(t: TensorType) -> bool:
+    """Whether the elements fill their storage without gap or overlap."""
+    if any(s == 0 for s in t.shape):
+        return True
+    return t.is_contiguous or t.storage_elements == t.numel
+
+
+def _extern(
+    node: fx.Node,
+    known: Mapping[str, Any],
+    outputs: tuple[Value, ...],
+    origin: Origin,
+    call: int,
+    reason: str,
+) -> Node:
+    """The call as it stands, its tensor arguments taken out into operands."""
+    assert isinstance(node.target, torch._ops.OpOverload)
+    inputs: list[Operand] = []
+
+    def template(a: Any) -> Any:
+        if isinstance(a, Value):
+            inputs.append(a)
+            return Ref(len(inputs) - 1)
+        return tuple(map(template, a)) if isinstance(a, tuple) else a
+
+    args, kwargs = [], []
+    for argument in node.target._schema.arguments:
+        made = template(known[argument.name])
+        if argument.kwarg_only:
+            kwargs.append((argument.name, made))
+        else:
+            args.append(made)
+    attrs = {
+        "target": str(node.target),
+        "args": tuple(args),
+        "kwargs": tuple(kwargs),
+        "reason": reason,
+    }
+    return Node("extern", tuple(inputs), outputs, freeze(attrs), origin, call)
+
+
+def library_call(node: Node) -> tuple[str, tuple[Any, ...], tuple[tuple[str, Any], ...]]:
+    """(target, args, kwargs) with which an opaque operator of the table is called.
+
+    Raises KeyError for a node whose entry has no body in a library.
+    """
+    attr = node.attr
+    return attr["target"], attr["args"], attr["kwargs"]
+
+
+__all__ = ["Dim", "DType", "Imported", "import_graph", "library_call", "tensor_type"]
