@@ -70,17 +70,22 @@ class Elementwise:
 
     `compute(operand types or numbers, output type, attrs)` gives the compute dtype of each
     operand; None: the operation precision of the promoted operand dtype.
+    `rounds_numbers`: whether eager rounds a number or 0-d operand to the promoted dtype before it
+    computes (comparisons do; arithmetic reads them in operation precision).
+    `ops/element.py` applies all three.
     """
 
     body: Callable[[tuple[Expr, ...], Attrs], Expr]
     compute: Callable[[tuple[Any, ...], TensorType, Attrs], tuple[DType, ...]] | None = None
+    rounds_numbers: bool = False
 
 
 @dataclass(frozen=True)
 class Movement:
-    """`read(out_index, operand types, out type, attrs)` -> the expression to store.
+    """`read(out_index, node)` -> the expression to store at that index.
 
-    It may only load, select between loads by position, and cast. `view(node)` gives
+    It loads node's operands by name, selects between loads and constants by position, and casts;
+    without operands it is a number computed from the position (arange, full). `view(node)` gives
     (strides, offset in elements) of an alias of operand 0 when the movement is one, else None.
     """
 
@@ -144,15 +149,18 @@ class Form:
         target: such as `aten.add.Tensor`.
         operands: schema names, in operand order; an argument that is a list of tensors gives
             several operands; an absent optional tensor is left out, and the attribute
-            `has_<name>` records presence when `operands` names end in `?`.
+            `has_<name>` records presence when `operands` names end in `?`; for a list of optional
+            tensors it is a tuple of bools.
         attrs: schema names kept as attributes (other arguments must have their default).
         fixed: attributes that this overload implies.
+        ignored: arguments that change no value (device, layout, ...): any value is accepted.
     """
 
     target: str
     operands: tuple[str, ...]
     attrs: tuple[str, ...] = ()
     fixed: tuple[tuple[str, Any], ...] = ()
+    ignored: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -192,9 +200,10 @@ class Op:
     Attributes:
         types: the type rule (dtype and shape of the outputs, dense strides).
         body: what it means.
-        reference: numpy function on (operand arrays..., attrs) -> array or tuple of arrays.
+        reference: numpy function on (operand arrays or numbers..., attrs) -> array or tuple of
+            arrays, in f64 and i64; attrs is a mapping and comes last.
         samples: small inputs for the conformance test.
-        exactness: per backend (`cpp`, `triton`).
+        exactness: per backend (`cpp`, `triton`); derived from the body by ops/table.py when empty.
     """
 
     name: str

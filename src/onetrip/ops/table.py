@@ -1,0 +1,32 @@
+"""The operator table: `OPS` by name, `BY_TARGET` by ATen overload. Nothing else registers one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from . import activation, arithmetic, comparison
+from .schema import Form, Op
+
+ALL: tuple[Op, ...] = (*arithmetic.OPS, *comparison.OPS, *activation.OPS)
+
+
+def _by_name() -> dict[str, Op]:
+    table: dict[str, Op] = {}
+    for op in ALL:
+        assert op.name not in table, f"two entries are named {op.name}"
+        table[op.name] = op
+    return table
+
+
+def _by_target() -> dict[str, tuple[Op, Form]]:
+    table: dict[str, tuple[Op, Form]] = {}
+    for op in ALL:
+        for form in op.forms:
+            assert form.target not in table, f"two entries claim {form.target}"
+            table[form.target] = (op, form)
+    return table
+
+
+OPS: Mapping[str, Op] = MappingProxyType(_by_name())
+BY_TARGET: Mapping[str, tuple[Op, Form]] = MappingProxyType(_by_target())
