@@ -57,6 +57,14 @@ class Ref:
 
 
 @dataclass(frozen=True)
+class Literal:
+    """A framework object in an extern's arguments, by kind (`dtype`, `device`, ...) and name."""
+
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
 class Node:
     """An operator applied to operands.
 

@@ -1,0 +1,193 @@
+"""Lowering: every primitive node of a graph becomes the nest that it computes.
+
+    y = add(x, b)     y[y_0, y_1] = f32(x[y_0, y_1]) + f32(b[y_1]), cast to y's dtype
+    s = sum(x, [1])   s[s_0] = cast(sum over s_r0 of f32(x[s_0, s_r0]))
+
+Dimensions of extent 1 have no axis. Every rounding is a Cast: operands are cast to the compute dtype,
+the body is evaluated there, the result is cast once to the output's dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..base.dtype import DType
+from ..base.errors import OnetripError
+from ..base.sym import Dim, Sym, Var, product
+from ..ir.expr import Expr, Load, Position, Reduced, Reduction, Rng, Scanned, cast, walk
+from ..ir.graph import Graph, Node, Operand, Scalar, Value
+from ..ir.monoid import number
+from ..ir.nest import Access, Axis, Buffer, Nest, Store
+from ..ops.rules import promoted
+from ..ops.schema import Elementwise, Movement, Op, Random, Reduce, Scanning
+from ..ops.table import OPS
+
+Index = tuple[Dim, ...]
+
+
+def lower(graph: Graph) -> dict[str, Nest]:
+    """The nest of every node that has one, by the name of its output.
+
+    Library calls and externs have none; composites must have been expanded before.
+    """
+    nests: dict[str, Nest] = {}
+    for node in graph.nodes:
+        if node.op in OPS and is_primitive(OPS[node.op]):
+            nests[node.name] = lower_node(node)
+    return nests
+
+
+def is_primitive(op: Op) -> bool:
+    """Whether an operator lowers to a nest of its own."""
+    return type(op.body) in _LOWERINGS
+
+
+def lower_node(node: Node) -> Nest:
+    """The nest of one primitive node."""
+    op = OPS[node.op]
+    try:
+        axes, inner, value = _LOWERINGS[type(op.body)](op, node)
+    except (ValueError, TypeError, KeyError, IndexError) as error:
+        raise OnetripError(
+            f"the body of {node.op} does not fit the node {node.name}",
+            expected=f"operands as in the entry of {node.op} in ops/",
+            found=f"{[_form(x) for x in node.inputs]} {dict(node.attr)}: {error!r}",
+            where=str(node.origin),
+            next_step="report this with the model's source line",
+        ) from error
+    out = node.output
+    reads = {v.name: v for v in node.values}
+    used = {e.buffer for e in _loads(value)}
+    buffers = [Buffer(v.name, v.type, Access.READ) for n, v in reads.items() if n in used]
+    buffers.append(Buffer(out.name, out.type, Access.WRITE))
+    space = tuple(Axis(v) for v in axes if isinstance(v, Var) and v not in inner)
+    store = Store(out.name, axes, cast(value, out.type.dtype), inner)
+    return Nest(space, tuple(buffers), (store,))
+
+
+def _loads(value: Expr) -> list[Load]:
+    return [e for e in walk((value,)) if isinstance(e, Load)]
+
+
+def _form(x: Operand) -> Any:
+    return x.type if isinstance(x, Value) else x.value
+
+
+def output_axes(value: Value) -> Index:
+    """One axis for each dimension of a value; 0 where the extent is 1."""
+    shape = value.type.shape
+    return tuple(0 if s == 1 else Var(f"{value.name}_{k}", s) for k, s in enumerate(shape))
+
+
+def _broadcast(value: Value, axes: Index) -> Load:
+    """The element of a broadcast operand that meets the output element `axes`."""
+    shape = value.type.shape
+    own = axes[len(axes) - len(shape) :]
+    index = tuple(0 if s == 1 else a for s, a in zip(shape, own, strict=True))
+    return Load(value.name, index, value.type.dtype)
+
+
+def scalar(value: bool | int | float | Sym, dtype: DType) -> Expr:
+    """A Python number, or a symbolic size, as an expression of the dtype."""
+    if isinstance(value, Sym):
+        return cast(Position(value), dtype)
+    return number(value, dtype)
+
+
+def _operand(x: Operand, dtype: DType, axes: Index) -> Expr:
+    if isinstance(x, Scalar):
+        return scalar(x.value, dtype)
+    return cast(_broadcast(x, axes), dtype)
+
+
+def compute_dtypes(node: Node, body: Elementwise) -> tuple[DType, ...]:
+    """The dtype in which each operand enters an elementwise body."""
+    forms = tuple(_form(x) for x in node.inputs)
+    out = node.output.type
+    if body.compute is not None:
+        return body.compute(forms, out, node.attr)
+    if out.dtype.is_float or not forms:
+        return (out.dtype.compute,) * len(forms)
+    return (promoted(forms, node.attr).compute,) * len(forms)
+
+
+def _elementwise(op: Op, node: Node) -> tuple[Index, tuple[Var, ...], Expr]:
+    assert isinstance(op.body, Elementwise)
+    axes = output_axes(node.output)
+    dtypes = compute_dtypes(node, op.body)
+    operands = tuple(_operand(x, d, axes) for x, d in zip(node.inputs, dtypes, strict=True))
+    return axes, (), op.body.body(operands, node.attr)
+
+
+def _movement(op: Op, node: Node) -> tuple[Index, tuple[Var, ...], Expr]:
+    assert isinstance(op.body, Movement)
+    axes = output_axes(node.output)
+    return axes, (), op.body.read(axes, node)
+
+
+def _random(op: Op, node: Node) -> tuple[Index, tuple[Var, ...], Expr]:
+    """The last operand is the seed; the number drawn is that of the element's linear index."""
+    assert isinstance(op.body, Random)
+    axes = output_axes(node.output)
+    *rest, seed = node.inputs
+    assert isinstance(seed, Value)
+    linear: Dim = 0
+    for a, size in zip(axes, node.output.type.shape):
+        linear = linear * size + a
+    key = Load(seed.name, (0,) * seed.type.rank, seed.type.dtype)
+    compute = node.output.type.dtype.compute
+    operands = tuple(_operand(x, compute, axes) for x in rest)
+    return axes, (), op.body.body(operands, Rng(key, linear), node.attr)
+
+
+def _element(x: Value, at: Index) -> Expr:
+    return cast(Load(x.name, at, x.type.dtype), x.type.dtype.compute)
+
+
+def _reduce(op: Op, node: Node) -> tuple[Index, tuple[Var, ...], Expr]:
+    assert isinstance(op.body, Reduce)
+    (x, *_) = node.values
+    reduced = op.body.axes(node)
+    keeps = len(node.output.type.shape) == len(x.type.shape)
+    axes = output_axes(node.output)
+    kept = iter(a for k, a in enumerate(axes) if not (keeps and k in reduced))
+    at: list[Dim] = []
+    inner: list[Var] = []
+    position: Dim = 0
+    for k, size in enumerate(x.type.shape):
+        if k not in reduced:
+            at.append(next(kept))
+            continue
+        axis: Dim = 0 if size == 1 else Var(f"{node.name}_r{k}", size)
+        position = position * size + axis
+        at.append(axis)
+        if isinstance(axis, Var):
+            inner.append(axis)
+    lift = op.body.lift(_element(x, tuple(at)), position, node)
+    reduction = Reduction(op.body.monoid, tuple(inner), lift)
+    state = tuple(Reduced(reduction, k, e.dtype) for k, e in enumerate(lift))
+    count = product([x.type.shape[k] for k in reduced])
+    return axes, (), op.body.finish(state if inner else lift, count, node)
+
+
+def _scan(op: Op, node: Node) -> tuple[Index, tuple[Var, ...], Expr]:
+    assert isinstance(op.body, Scanning)
+    (x, *_) = node.values
+    axes = output_axes(node.output)
+    axis = axes[op.body.axis(node)] if axes else 0
+    lift = op.body.lift(_element(x, axes), axis, node)
+    if not isinstance(axis, Var):
+        return axes, (), lift[op.body.component]
+    component = op.body.component
+    dtype = lift[component].dtype
+    return axes, (axis,), Scanned(op.body.monoid, axis, lift, component, dtype)
+
+
+_LOWERINGS: dict[type, Callable[[Op, Node], tuple[Index, tuple[Var, ...], Expr]]] = {
+    Elementwise: _elementwise,
+    Movement: _movement,
+    Random: _random,
+    Reduce: _reduce,
+    Scanning: _scan,
+}
