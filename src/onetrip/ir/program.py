@@ -53,7 +53,10 @@ class Launch:
 
 @dataclass(frozen=True)
 class Call:
-    """A library call: ATen `target` with argument templates (`graph.Ref` stands for an input)."""
+    """A library call: ATen `target` with argument templates (`graph.Ref` stands for an input).
+
+    `out`: the library writes into the outputs, which were allocated before; else it makes them.
+    """
 
     target: str
     inputs: tuple[Value | Scalar, ...]
@@ -61,6 +64,7 @@ class Call:
     args: tuple[Any, ...]
     kwargs: tuple[tuple[str, Any], ...]
     reason: str = ""
+    out: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,492 @@
+"""Runs a Program: one function call for each step that is not a kernel, one for each run of kernels.
+
+A `Frame` is what one call in flight owns: the scratch arena, the table of addresses that kernels
+read, and the tensors that library calls read. Frames are kept and reused, so a repeated call
+allocates only its outputs. How kernels are built and launched is the backend's affair; this
+module knows neither C++ nor Triton.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from ..base.dtype import DType
+from ..base.sym import Dim, Size, Sym, render
+from ..ir.graph import Literal, Ref, Scalar, Value
+from ..ir.kernel import Kernel
+from ..ir.program import Alias, Alloc, Bind, Call, Free, Launch, Program, Step, Update
+from ..ir.types import TensorType
+
+Sizes = Any
+"""A ctypes array of int64: the symbolic sizes of one call."""
+
+
+@dataclass(eq=False)
+class Frame:
+    """The state of one call in flight.
+
+    Attributes:
+        pointers: addresses by slot; kernels take their buffers from here.
+        tensors: tensors by slot, where a library call, an alias or the caller needs one.
+        sizes: symbolic sizes, in the program's order.
+        arena: the scratch memory behind values with an offset; None when there is none.
+    """
+
+    pointers: Any
+    tensors: list[Any]
+    sizes: Sizes
+    arena: Tensor | None = None
+    base: int = 0
+
+
+@dataclass(frozen=True)
+class BoundLaunch:
+    """A kernel with the slots of its buffers and the positions of its sizes."""
+
+    kernel: Kernel
+    slots: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+
+Action = Callable[[Frame], None]
+
+
+class Backend(Protocol):
+    """Builds runs of kernels and provides memory."""
+
+    device: torch.device
+
+    def build(self, segments: Sequence[Sequence[BoundLaunch]]) -> list[Action]:
+        """One action for each run of consecutive launches; all are built at once."""
+        ...
+
+    def arena(self, size: int) -> Tensor:
+        """`size` bytes of scratch memory (uint8)."""
+        ...
+
+    def empty(self, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """An output tensor, uninitialized."""
+        ...
+
+
+def dim_function(dim: Dim, sizes: Sequence[Size]) -> Callable[[Sizes], int]:
+    """`dim` as a function of the array of sizes."""
+    if isinstance(dim, int):
+        return lambda _: dim
+    position = {size: k for k, size in enumerate(sizes)}
+
+    def name(atom: Sym) -> str:
+        assert isinstance(atom, Size)
+        return f"s[{position[atom]}]"
+
+    made: Callable[[Sizes], int] = eval(f"lambda s: {render(dim, name)}")
+    return made
+
+
+def torch_dtype(dtype: DType) -> torch.dtype:
+    """The framework's dtype."""
+    found: torch.dtype = getattr(torch, dtype.torch_name)
+    return found
+
+
+def _literal(x: Literal) -> Any:
+    return torch.device(x.text) if x.kind == "device" else getattr(torch, x.text)
+
+
+def resolve_target(target: str) -> Callable[..., Any]:
+    """The operator named `namespace.name.overload`."""
+    found: Any = torch.ops
+    for part in target.split("."):
+        found = getattr(found, part)
+    resolved: Callable[..., Any] = found
+    return resolved
+
+
+@dataclass
+class Executable:
+    """A program ready to run: call it with the list of inputs."""
+
+    program: Program
+    backend: Backend
+    checked: frozenset[int] = frozenset()
+    """Positions of inputs whose strides are compared at each call."""
+    _free: list[Frame] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self._layout = _Layout(self.program)
+        self._actions = _compile_steps(self.program, self._layout, self.backend)
+        self._results = [_result(o, self._layout) for o in self.program.outputs]
+        self._inputs = [
+            _input(k, v, self._layout, k in self.checked)
+            for k, v in enumerate(self.program.inputs)
+        ]
+        self._fixed_arena = isinstance(self.program.arena_bytes, int)
+        self._arena_size = dim_function(self.program.arena_bytes, self.program.sizes)
+
+    def __call__(self, arguments: list[Any]) -> list[Any]:
+        """Runs once; empties `arguments`, as the boxed calling convention asks."""
+        frame = self._take()
+        try:
+            for bind, argument in zip(self._inputs, arguments, strict=True):
+                bind(frame, argument)
+            arguments.clear()
+            for act in self._actions:
+                act(frame)
+            return [r(frame) for r in self._results]
+        finally:
+            self._return(frame)
+
+    _boxed_call = True
+
+    def _take(self) -> Frame:
+        with self._lock:
+            if self._free:
+                return self._free.pop()
+        layout = self._layout
+        frame = Frame(
+            (ctypes.c_void_p * max(1, len(layout.slots)))(),
+            [None] * len(layout.slots),
+            (ctypes.c_int64 * max(1, len(self.program.sizes)))(),
+        )
+        if self._fixed_arena:
+            self.reserve(frame)
+            for act in layout.fixed:
+                act(frame)
+        return frame
+
+    def reserve(self, frame: Frame) -> None:
+        """Gives the frame an arena of the size this call needs."""
+        need = self._arena_size(frame.sizes)
+        if need and (frame.arena is None or frame.arena.numel() < need):
+            frame.arena = self.backend.arena(need)
+            frame.base = frame.arena.data_ptr()
+
+    def _return(self, frame: Frame) -> None:
+        keep = self._layout.kept
+        frame.tensors = [t if k in keep else None for k, t in enumerate(frame.tensors)]
+        with self._lock:
+            self._free.append(frame)
+
+
+class _Layout:
+    """Slots of a program's values, and what of its frames never changes."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.slots: dict[str, int] = {}
+        self.types: dict[str, TensorType] = {}
+        for value in program.inputs:
+            self._add(value)
+        for step in program.steps:
+            for value in _made(step):
+                self._add(value)
+        self.launched = {a for s in program.steps if isinstance(s, Launch) for a in s.arguments}
+        self.as_tensor = self._needed_as_tensors()
+        self.kept: set[int] = set()
+        self.fixed: list[Action] = []
+        self.symbolic_arena = not isinstance(program.arena_bytes, int)
+
+    def _add(self, value: Value) -> None:
+        self.slots.setdefault(value.name, len(self.slots))
+        self.types[value.name] = value.type
+
+    def _needed_as_tensors(self) -> set[str]:
+        """Values read as tensors: by library calls, updates and the caller, through aliases."""
+        needed = {o for o in self.program.outputs if isinstance(o, str)}
+        for step in self.program.steps:
+            if isinstance(step, Call):
+                needed |= {v.name for v in step.inputs if isinstance(v, Value)}
+                needed |= {v.name for v in step.outputs}
+            elif isinstance(step, Update):
+                needed |= {step.target, step.value}
+        for step in reversed(self.program.steps):
+            if isinstance(step, Alias) and step.value.name in needed:
+                needed.add(step.source)
+        return needed
+
+
+def _made(step: Step) -> tuple[Value, ...]:
+    if isinstance(step, Alloc | Alias):
+        return (step.value,)
+    return step.outputs if isinstance(step, Call) else ()
+
+
+# ---------------------------------------------------------------- inputs and results
+
+
+def _input(
+    position: int, value: Value, layout: _Layout, checked: bool
+) -> Callable[[Frame, Any], None]:
+    slot = layout.slots[value.name]
+    launched = value.name in layout.launched or any(
+        isinstance(s, Alias) and s.source == value.name for s in layout.program.steps
+    )
+    expected = value.type.strides if all(isinstance(s, int) for s in value.type.strides) else None
+    del position
+
+    def bind(frame: Frame, argument: Any) -> None:
+        if isinstance(argument, Tensor):
+            if checked and expected is not None and argument.stride() != expected:
+                argument = _restrided(argument, expected)
+            if launched:
+                frame.pointers[slot] = argument.data_ptr()
+        frame.tensors[slot] = argument
+
+    return bind
+
+
+def _restrided(t: Tensor, strides: Sequence[Any]) -> Tensor:
+    """`t` itself where the strides differ only in dimensions of size 1, else a copy laid out so."""
+    if all(n <= 1 or a == b for n, a, b in zip(t.shape, t.stride(), strides)):
+        return t
+    return torch.empty_strided(t.shape, tuple(strides), dtype=t.dtype, device=t.device).copy_(t)
+
+
+def _result(output: str | Scalar | None, layout: _Layout) -> Callable[[Frame], Any]:
+    if output is None:
+        return lambda frame: None
+    if isinstance(output, Scalar):
+        value = output.value
+        if isinstance(value, Sym):
+            number = dim_function(value, layout.program.sizes)
+            return lambda frame: number(frame.sizes)
+        return lambda frame: value
+    slot = layout.slots[output]
+    return lambda frame: frame.tensors[slot]
+
+
+# ---------------------------------------------------------------- steps
+
+
+def _compile_steps(program: Program, layout: _Layout, backend: Backend) -> list[Action]:
+    """The actions of one call; consecutive launches become one."""
+    actions: list[Action | int] = []
+    segments: list[list[BoundLaunch]] = []
+    open_segment = False
+    reserved = not layout.symbolic_arena
+    for step in program.steps:
+        if isinstance(step, Launch):
+            if not open_segment:
+                actions.append(len(segments))
+                segments.append([])
+                open_segment = True
+            segments[-1].append(_bound(step, program, layout))
+            continue
+        made = _STEPS[type(step)](step, layout, backend)
+        if made is None:
+            continue
+        if not reserved and not isinstance(step, Bind):
+            actions.append(_reserver(program, backend))
+            reserved = True
+        if open_segment and isinstance(step, Alloc):
+            actions.insert(len(actions) - 1, made)
+            continue
+        open_segment = False
+        actions.append(made)
+    built = backend.build(segments) if segments else []
+    return [built[a] if isinstance(a, int) else a for a in actions]
+
+
+def _reserver(program: Program, backend: Backend) -> Action:
+    size = dim_function(program.arena_bytes, program.sizes)
+
+    def reserve(frame: Frame) -> None:
+        need = size(frame.sizes)
+        if need and (frame.arena is None or frame.arena.numel() < need):
+            frame.arena = backend.arena(need)
+            frame.base = frame.arena.data_ptr()
+
+    return reserve
+
+
+def _bound(step: Launch, program: Program, layout: _Layout) -> BoundLaunch:
+    slots = tuple(layout.slots[a] for a in step.arguments)
+    return BoundLaunch(step.kernel, slots, tuple(map(program.sizes.index, step.kernel.sizes)))
+
+
+def _bind(step: Step, layout: _Layout, backend: Backend) -> Action:
+    assert isinstance(step, Bind)
+    slot, dim = layout.slots[step.source], step.dim
+    position = layout.program.sizes.index(step.size)
+
+    def number(frame: Frame) -> None:
+        frame.sizes[position] = int(frame.tensors[slot])
+
+    def extent(frame: Frame) -> None:
+        frame.sizes[position] = frame.tensors[slot].shape[dim]
+
+    return number if dim < 0 else extent
+
+
+def _alloc(step: Step, layout: _Layout, backend: Backend) -> Action | None:
+    assert isinstance(step, Alloc)
+    if step.offset is None:
+        return _alloc_output(step, layout, backend)
+    made = _alloc_scratch(step, step.offset, layout)
+    if layout.symbolic_arena:
+        return made
+    layout.fixed.append(made)
+    layout.kept.add(layout.slots[step.value.name])
+    return None
+
+
+def _shape_function(t: TensorType, layout: _Layout) -> Callable[[Sizes], tuple[Any, Any]]:
+    sizes = layout.program.sizes
+    if all(isinstance(d, int) for d in (*t.shape, *t.strides)):
+        fixed = (t.shape, t.strides)
+        return lambda _: fixed
+    shape = [dim_function(d, sizes) for d in t.shape]
+    strides = [dim_function(d, sizes) for d in t.strides]
+    return lambda s: (tuple(f(s) for f in shape), tuple(f(s) for f in strides))
+
+
+def _alloc_output(step: Alloc, layout: _Layout, backend: Backend) -> Action:
+    slot = layout.slots[step.value.name]
+    dtype = torch_dtype(step.value.type.dtype)
+    form = _shape_function(step.value.type, layout)
+    empty = backend.empty
+
+    def allocate(frame: Frame) -> None:
+        shape, strides = form(frame.sizes)
+        made = empty(shape, strides, dtype)
+        frame.tensors[slot] = made
+        frame.pointers[slot] = made.data_ptr()
+
+    return allocate
+
+
+def _alloc_scratch(step: Alloc, offset: Dim, layout: _Layout) -> Action:
+    name, t = step.value.name, step.value.type
+    slot, dtype = layout.slots[name], torch_dtype(t.dtype)
+    at = dim_function(offset, layout.program.sizes)
+    form = _shape_function(t, layout)
+    wanted = name in layout.as_tensor
+
+    def place(frame: Frame) -> None:
+        start = at(frame.sizes)
+        frame.pointers[slot] = frame.base + start
+        if wanted:
+            shape, strides = form(frame.sizes)
+            frame.tensors[slot] = _view(frame.arena, start, shape, strides, dtype)
+
+    return place
+
+
+def _view(
+    arena: Tensor | None, start: int, shape: Any, strides: Any, dtype: torch.dtype
+) -> Tensor:
+    """A tensor over the arena's bytes from `start` on."""
+    made = torch.empty(0, dtype=dtype, device=arena.device if arena is not None else None)
+    if arena is None:
+        return made.new_empty_strided(shape, strides)
+    return made.set_(arena.untyped_storage(), start // made.element_size(), shape, strides)
+
+
+def _alias(step: Step, layout: _Layout, backend: Backend) -> Action | None:
+    assert isinstance(step, Alias)
+    name = step.value.name
+    slot, source = layout.slots[name], layout.slots[step.source]
+    shift = dim_function(step.offset, layout.program.sizes)
+    form = _shape_function(step.value.type, layout)
+    size = step.value.type.dtype.itemsize
+    wanted, launched = name in layout.as_tensor, name in layout.launched
+
+    def view(frame: Frame) -> None:
+        moved = shift(frame.sizes)
+        if launched:
+            frame.pointers[slot] = (frame.pointers[source] or 0) + moved * size
+        if wanted:
+            shape, strides = form(frame.sizes)
+            t = frame.tensors[source]
+            frame.tensors[slot] = t.as_strided(shape, strides, t.storage_offset() + moved)
+
+    if source in layout.kept:
+        layout.kept.add(slot)
+        layout.fixed.append(view)
+        return None
+    return view
+
+
+def _call(step: Step, layout: _Layout, backend: Backend) -> Action:
+    assert isinstance(step, Call)
+    slots = [layout.slots[v.name] if isinstance(v, Value) else -1 for v in step.inputs]
+    fill = _template(step.args, step, slots, layout)
+    named = {k: _template(v, step, slots, layout) for k, v in step.kwargs}
+    outs = [layout.slots[v.name] for v in step.outputs]
+    launched = [layout.slots[v.name] for v in step.outputs if v.name in layout.launched]
+    function = resolve_target(step.target)
+    if step.out:
+        named["out"] = lambda frame: frame.tensors[outs[0]]
+
+    def call(frame: Frame) -> None:
+        result = function(*fill(frame), **{k: f(frame) for k, f in named.items()})
+        results = result if isinstance(result, tuple | list) else (result,)
+        for slot, r in zip(outs, results):
+            frame.tensors[slot] = r
+        for slot in launched:
+            frame.pointers[slot] = frame.tensors[slot].data_ptr()
+
+    return call
+
+
+def _template(x: Any, step: Call, slots: Sequence[int], layout: _Layout) -> Callable[[Frame], Any]:
+    """The argument that a template stands for."""
+    if isinstance(x, Ref):
+        operand, slot = step.inputs[x.index], slots[x.index]
+        if isinstance(operand, Scalar):
+            return _template(operand.value, step, slots, layout)
+        return lambda frame: frame.tensors[slot]
+    if isinstance(x, tuple | list):
+        parts = [_template(p, step, slots, layout) for p in x]
+        return lambda frame: [p(frame) for p in parts]
+    if isinstance(x, Sym):
+        number = dim_function(x, layout.program.sizes)
+        return lambda frame: number(frame.sizes)
+    constant = _constant(x)
+    return lambda frame: constant
+
+
+def _constant(x: Any) -> Any:
+    if isinstance(x, DType):
+        return torch_dtype(x)
+    return _literal(x) if isinstance(x, Literal) else x
+
+
+def _update(step: Step, layout: _Layout, backend: Backend) -> Action:
+    assert isinstance(step, Update)
+    target, value = layout.slots[step.target], layout.slots[step.value]
+
+    def write(frame: Frame) -> None:
+        frame.tensors[target].copy_(frame.tensors[value])
+
+    return write
+
+
+def _release(step: Step, layout: _Layout, backend: Backend) -> Action | None:
+    assert isinstance(step, Free)
+    slot = layout.slots[step.value]
+    if slot in layout.kept or step.value not in layout.as_tensor:
+        return None
+
+    def drop(frame: Frame) -> None:
+        frame.tensors[slot] = None
+
+    return drop
+
+
+_STEPS: dict[type, Callable[[Step, _Layout, Backend], Action | None]] = {
+    Bind: _bind,
+    Alloc: _alloc,
+    Alias: _alias,
+    Call: _call,
+    Update: _update,
+    Free: _release,
+}
