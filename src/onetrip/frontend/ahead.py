@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import traceback
+import types
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.fx
 from torch import Tensor
-from torch._dynamo.exc import BackendCompilerFailed
+from torch._dynamo import convert_frame, eval_frame, pgo
 from torch._functorch import config as functorch_config
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -133,6 +136,32 @@ def _capture_error(error: Exception) -> OnetripError:
     )
 
 
+# ---------------------------------------------------------------- traces left in Dynamo
+
+
+@contextlib.contextmanager
+def _forgotten(backend: Callable[..., Any]) -> Iterator[None]:
+    """Leaves Dynamo's memory of the user's code as it was.
+
+    Dynamo keeps compiled code and the sizes seen per code object, counts entries against a limit
+    and makes sizes that vary symbolic: what was only planned must not count, in either direction.
+    """
+    codes: set[types.CodeType] = set()
+    handle = convert_frame.register_bytecode_hook(lambda code, _: codes.add(code))
+    try:
+        with (
+            mock.patch.object(pgo, "_CODE_STATE", defaultdict(pgo.CodeState)),
+            mock.patch.dict(convert_frame.FRAME_COMPILE_COUNTER),
+        ):
+            yield
+    finally:
+        handle.remove()
+        for code in codes:
+            entries = eval_frame._debug_get_cache_entry_list(code)
+            if all(getattr(e.backend, "compiler_fn", None) is backend for e in entries):
+                eval_frame.reset_code(code)
+
+
 # ---------------------------------------------------------------- the capture
 
 
@@ -191,9 +220,10 @@ def capture_graphs(
         if dynamic_shapes is not None and dynamic_shapes is not True:
             _mark_inputs(fake_args, fake_kwargs, dynamic_shapes, copied)
         dynamic = True if dynamic_shapes is True else None
-        traced = torch.compile(copied, backend=make_backend(compile_graph), dynamic=dynamic)
+        backend = make_backend(compile_graph)
+        traced = torch.compile(copied, backend=backend, dynamic=dynamic)
         try:
-            with _settings(dynamic_shapes, training), mode:
+            with _forgotten(backend), _settings(dynamic_shapes, training), mode:
                 traced(*fake_args, **fake_kwargs)
         except Exception as error:
             raise _capture_error(error) from error

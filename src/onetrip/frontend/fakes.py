@@ -77,12 +77,31 @@ def _tensors_of(module: nn.Module) -> list[Tensor]:
     return [*module.parameters(), *module.buffers(), *own]
 
 
+def _holds_tensors(value: Any, seen: set[int]) -> bool:
+    if isinstance(value, (nn.Module, Tensor)):
+        return True
+    if id(value) in seen:
+        return False
+    seen.add(id(value))
+    if isinstance(value, types.FunctionType):
+        return any(_holds_tensors(v, seen) for v in _closed_over(value))
+    if isinstance(value, dict):
+        value = list(value.values())
+    return isinstance(value, (list, tuple)) and any(_holds_tensors(v, seen) for v in value)
+
+
+def _closed_over(function: types.FunctionType) -> list[Any]:
+    cells = function.__closure__ or ()
+    return [cell.cell_contents for cell in cells if cell != types.CellType()]
+
+
 def _private_function(function: types.FunctionType, memo: dict[int, Any]) -> types.FunctionType:
     """A function with a code object of its own, so that what Dynamo caches on it dies with it,
     and with its closed-over values copied as the model's are."""
-    cells = tuple(
-        types.CellType(_private(cell.cell_contents, memo)) for cell in function.__closure__ or ()
-    )
+    if id(function) in memo:
+        known: types.FunctionType = memo[id(function)]
+        return known
+    cells = tuple(types.CellType() for _ in function.__closure__ or ())
     private = types.FunctionType(
         function.__code__.replace(),
         function.__globals__,
@@ -90,18 +109,34 @@ def _private_function(function: types.FunctionType, memo: dict[int, Any]) -> typ
         function.__defaults__,
         cells,
     )
+    memo[id(function)] = private
     private.__kwdefaults__ = function.__kwdefaults__
     private.__dict__.update(function.__dict__)
     private.__module__ = function.__module__
+    for cell, original in zip(cells, function.__closure__ or (), strict=True):
+        if original != types.CellType():
+            cell.cell_contents = _private(original.cell_contents, memo)
     return private
 
 
 def _private(value: Any, memo: dict[int, Any]) -> Any:
+    """A copy of what holds tensors; anything else is known to Dynamo by its identity."""
+    if not _holds_tensors(value, set()):
+        return value
     if isinstance(value, types.FunctionType):
         return _private_function(value, memo)
-    if isinstance(value, (nn.Module, Tensor, list, tuple, dict)):
-        return copy.deepcopy(value, memo)
-    return value
+    return copy.deepcopy(value, memo)
+
+
+def _private_model(model: Any, memo: dict[int, Any]) -> Any:
+    if isinstance(model, types.FunctionType):
+        return _private_function(model, memo)
+    copied = copy.deepcopy(model, memo)
+    forward = getattr(type(copied), "forward", None)
+    own = getattr(copied, "__dict__", {})
+    if isinstance(forward, types.FunctionType) and "forward" not in own:
+        own["forward"] = types.MethodType(_private_function(forward, memo), copied)
+    return copied
 
 
 def fake_copy(
@@ -121,9 +156,7 @@ def fake_copy(
         with _Copier(mode, indexed(device)) as copier:
             if isinstance(model, nn.Module):
                 memo.update({id(t): copier.fake(t) for t in _tensors_of(model)})
-                copied: Any = copy.deepcopy(model, memo)
-            else:
-                copied = _private(model, memo)
+            copied = _private_model(model, memo)
             copied_args, copied_kwargs = copy.deepcopy((args, kwargs), memo)
     except (TypeError, RuntimeError) as refused:
         raise CaptureError(
