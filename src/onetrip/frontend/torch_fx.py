@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from ..base.dtype import BY_TORCH_NAME, COMPILED, DType
+from ..base.dtype import BY_TORCH_NAME, COMPILED
 from ..base.errors import Unsupported
-from ..base.sym import Dim, Size, Sym
+from ..base.sym import Size, Sym
 from ..ir.graph import Graph, Literal, Node, Operand, Origin, Ref, Scalar, Value, freeze
 from ..ir.types import TensorType
-from ..ops.schema import Form, Movement, Op
+from ..ops.schema import Form, Movement, Op, Opaque
 from ..ops.table import BY_TARGET
 from .origin import origin_of
 from .sizes import dim_of
@@ -172,10 +172,14 @@ class _Importer:
             op, form = _entry(target)
             _check_devices(node)
             operands, attrs = _fit(form, node.target, known)
-            made = Node(op.name, operands, outputs, freeze(attrs), origin, call)
-            _check_types(op, made)
+            if isinstance(op.body, Opaque):
+                made = _library_call(op.name, node, known, outputs, origin, call, attrs)
+            else:
+                made = Node(op.name, operands, outputs, freeze(attrs), origin, call)
+                _check_types(op, made)
         except Unsupported as reason:
-            made = _extern(node, known, outputs, origin, call, str(reason))
+            attrs = {"reason": str(reason)}
+            made = _library_call("extern", node, known, outputs, origin, call, attrs)
         self._nodes.append(made)
         self._known[node] = outputs if isinstance(node.meta.get("val"), tuple | list) else (
             outputs[0] if outputs else None
@@ -315,13 +319,14 @@ def _is_dense(t: TensorType) -> bool:
     return t.is_contiguous or t.storage_elements == t.numel
 
 
-def _extern(
+def _library_call(
+    op: str,
     node: fx.Node,
     known: Mapping[str, Any],
     outputs: tuple[Value, ...],
     origin: Origin,
     call: int,
-    reason: str,
+    attrs: Mapping[str, Any],
 ) -> Node:
     """The call as it stands, its tensor arguments taken out into operands."""
     assert isinstance(node.target, torch._ops.OpOverload)
@@ -340,22 +345,5 @@ def _extern(
             kwargs.append((argument.name, made))
         else:
             args.append(made)
-    attrs = {
-        "target": str(node.target),
-        "args": tuple(args),
-        "kwargs": tuple(kwargs),
-        "reason": reason,
-    }
-    return Node("extern", tuple(inputs), outputs, freeze(attrs), origin, call)
-
-
-def library_call(node: Node) -> tuple[str, tuple[Any, ...], tuple[tuple[str, Any], ...]]:
-    """(target, args, kwargs) with which an opaque operator of the table is called.
-
-    Raises KeyError for a node whose entry has no body in a library.
-    """
-    attr = node.attr
-    return attr["target"], attr["args"], attr["kwargs"]
-
-
-__all__ = ["Dim", "DType", "Imported", "import_graph", "library_call", "tensor_type"]
+    call_attrs = {"target": str(node.target), "args": tuple(args), "kwargs": tuple(kwargs)}
+    return Node(op, tuple(inputs), outputs, freeze({**attrs, **call_attrs}), origin, call)

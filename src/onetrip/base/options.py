@@ -1,0 +1,81 @@
+"""Options and modes of the compiler: every name, its values and its default, in one table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from .errors import UsageError
+
+SEARCHES = ("eager", "max", "best")
+NUMERICS = ("eager", "fast")
+MODES: Mapping[str, Mapping[str, Any]] = {
+    "default": {},
+    "reduce-overhead": {"cuda_graphs": True},
+    "max-autotune": {"autotune": True},
+}
+_CHOICES: Mapping[str, tuple[str, ...]] = {"search": SEARCHES, "numerics": NUMERICS}
+_KINDS: Mapping[str, type | tuple[type, ...]] = {
+    "cuda_graphs": bool,
+    "strict": bool,
+    "autotune": bool,
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a compilation is asked for.
+
+    Attributes:
+        target: name of a chip in `onetrip targets`; None: the device at hand.
+        plan: a Plan, or the path of a saved one, to be honoured; None: the planner decides.
+        search: `eager` (one kernel for each call eager makes), `max` (fuse all that is legal),
+            `best` (by cost).
+        numerics: `eager` (eager's rounding points) or `fast` (intermediates stay in f32).
+        cuda_graphs: replay the launches as one CUDA graph.
+        strict: a call that runs as an extern, or a model that cannot be compiled, is an error.
+        autotune: measure what the cost model cannot tell apart.
+        cache_dir: folder of compiled kernels; None: ONETRIP_CACHE_DIR or the user's cache.
+        dump_dir: folder into which generated text is written; None: nowhere.
+    """
+
+    target: str | None = None
+    plan: Any = None
+    search: str = "best"
+    numerics: str = "eager"
+    cuda_graphs: bool = False
+    strict: bool = False
+    autotune: bool = False
+    cache_dir: str | None = None
+    dump_dir: str | None = None
+
+
+def parse_options(mode: str | None = None, options: Mapping[str, Any] | None = None) -> Options:
+    """Options of a mode, then those given by name; raises UsageError for an unknown one."""
+    known = tuple(f.name for f in fields(Options))
+    chosen = dict(MODES.get(_known("mode", mode or "default", tuple(MODES)), {}))
+    for name, value in (options or {}).items():
+        _known("option", name, known)
+        if name in _CHOICES:
+            _known(f"value of {name}", value, _CHOICES[name])
+        if name in _KINDS and not isinstance(value, _KINDS[name]):
+            raise UsageError(
+                f"option {name} has a value of the wrong type",
+                expected="True or False",
+                found=repr(value),
+                next_step=f"pass options={{'{name}': True}} or leave it out",
+            )
+        chosen[name] = value
+    return replace(Options(), **chosen)
+
+
+def _known(what: str, given: Any, known: tuple[str, ...]) -> Any:
+    if given in known:
+        return given
+    raise UsageError(
+        f"unknown {what}: {given!r}",
+        expected=f"one of {', '.join(known)}",
+        found=repr(given),
+        next_step="see the option table in README.md",
+    )

@@ -1,0 +1,102 @@
+"""One canonical form of a graph: no dead nodes, no node computed twice, no move that moves nothing.
+
+Library calls stay in their order and are never merged: they may draw random numbers or check data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ..base.intern import key_of
+from ..ir.graph import Graph, Node, Scalar, Value
+from ..ops.schema import Movement, Opaque
+from ..ops.table import OPS
+
+Renames = dict[str, Value]
+
+
+def canonicalize(graph: Graph) -> Graph:
+    """The graph after common-subexpression and dead-code elimination."""
+    return eliminate_dead(eliminate_common(graph))
+
+
+def eliminate_common(graph: Graph) -> Graph:
+    """Equal operators on equal operands become one; a movement that changes nothing becomes none."""
+    renames: Renames = {}
+    seen: dict[Any, Node] = {}
+    kept: list[Node] = []
+    for old in graph.nodes:
+        node = _renamed(old, renames)
+        if _is_identity(node):
+            renames[node.name] = node.values[0]
+            continue
+        first = seen.setdefault(_key(node), node)
+        if first is node:
+            kept.append(node)
+            continue
+        renames.update(
+            {mine.name: theirs for mine, theirs in zip(node.outputs, first.outputs, strict=True)}
+        )
+    return _with_outputs(graph, tuple(kept), renames)
+
+
+def eliminate_dead(graph: Graph) -> Graph:
+    """Nodes that nothing needs are dropped; a call without outputs is kept for its effect."""
+    needed = set(graph.needed)
+    kept: list[Node] = []
+    for node in reversed(graph.nodes):
+        if not node.outputs or any(v.name in needed for v in node.outputs) or _has_effect(node):
+            needed |= {v.name for v in node.values}
+            kept.append(node)
+    return graph.with_nodes(tuple(reversed(kept)))
+
+
+def _has_effect(node: Node) -> bool:
+    target = str(node.attr.get("target", ""))
+    return node.op == "extern" and any(word in target for word in ("assert", "seed", "print"))
+
+
+def _is_library(node: Node) -> bool:
+    return node.op not in OPS or isinstance(OPS[node.op].body, Opaque)
+
+
+def _key(node: Node) -> Any:
+    if _is_library(node):
+        return id(node)
+    operands = tuple(
+        v.name if isinstance(v, Value) else ("scalar", key_of(v.value)) for v in node.inputs
+    )
+    types = tuple(v.type for v in node.outputs)
+    return node.op, operands, tuple((k, key_of(v)) for k, v in node.attrs), types
+
+
+def _is_identity(node: Node) -> bool:
+    """A view that gives its operand's own shape and strides."""
+    if _is_library(node) or not isinstance(OPS[node.op].body, Movement):
+        return False
+    view = OPS[node.op].body.view  # type: ignore[union-attr]
+    if view is None or len(node.values) != 1:
+        return False
+    made = view(node)
+    source = node.values[0].type
+    return made is not None and made == (source.strides, 0) and node.output.type == source
+
+
+def _renamed(node: Node, renames: Mapping[str, Value]) -> Node:
+    if not any(v.name in renames for v in node.values):
+        return node
+    return replace(node, inputs=tuple(_new(v, renames) for v in node.inputs))
+
+
+def _new(v: Any, renames: Mapping[str, Value]) -> Any:
+    return renames.get(v.name, v) if isinstance(v, Value) else v
+
+
+def _with_outputs(graph: Graph, nodes: tuple[Node, ...], renames: Renames) -> Graph:
+    outputs = tuple(
+        v if v is None or isinstance(v, Scalar) else renames.get(v.name, v) for v in graph.outputs
+    )
+    mutations = tuple((t, renames.get(v.name, v)) for t, v in graph.mutations)
+    return replace(graph, nodes=nodes, outputs=outputs, mutations=mutations)

@@ -1,0 +1,77 @@
+"""The CPU backend of the executor: one foreign call for each run of kernels.
+
+The C++ text comes from above (this floor does not know code generation); here it is built, loaded
+and called with the thread count that `torch.set_num_threads` asks for at that moment.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .build_cpp import CppUnit, build
+from .cache import Cache
+from .execute import Action, BoundLaunch, Frame
+from .pool import empty_strided
+
+FAULTS: dict[int, Callable[[], Exception]] = {
+    1: lambda: RuntimeError("ZeroDivisionError"),
+    2: lambda: IndexError("index out of range in self"),
+}
+"""What a kernel's error code means; the exception classes are eager's."""
+
+Emit = Callable[[Sequence[Sequence[BoundLaunch]]], list[CppUnit]]
+"""C++ units in which run k is the function `segment_k(slots, sizes, threads)`."""
+
+
+@dataclass(frozen=True)
+class CpuBackend:
+    """Builds C++ for this machine.
+
+    Attributes:
+        emit: runs of kernels -> translation units.
+        prelude: the header that every unit includes.
+    """
+
+    emit: Emit
+    prelude: str
+    cache: Cache
+    device: torch.device = torch.device("cpu")
+
+    def build(self, segments: Sequence[Sequence[BoundLaunch]]) -> list[Action]:
+        """Raises ToolchainError when no compiler runs or it rejects the text."""
+        libraries = build(self.emit(segments), self.prelude, cache=self.cache)
+        return [_action(_function(libraries, k)) for k in range(len(segments))]
+
+    def arena(self, size: int) -> Tensor:
+        return torch.empty(size, dtype=torch.uint8)
+
+    def empty(self, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> Tensor:
+        return empty_strided(shape, strides, dtype)
+
+
+def _function(libraries: Sequence[ctypes.CDLL], k: int) -> Callable[..., int]:
+    for library in libraries:
+        found = getattr(library, f"segment_{k}", None)
+        if found is not None:
+            found.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
+            found.restype = ctypes.c_int
+            made: Callable[..., int] = found
+            return made
+    raise AssertionError(f"no unit defines segment_{k}")
+
+
+def _action(function: Callable[..., int]) -> Action:
+    address = ctypes.addressof
+    threads = torch.get_num_threads
+
+    def run(frame: Frame) -> None:
+        code = function(address(frame.pointers), address(frame.sizes), threads())
+        if code:
+            raise FAULTS[code]()
+
+    return run
