@@ -1,0 +1,99 @@
+"""The torch.compile backend: options in, a compiled graph out, eager where that is not possible."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import fx
+
+from ..base.errors import CacheError, OnetripError, ToolchainError, Unsupported
+from ..base.options import Options, parse_options
+from ..frontend.capture import CapturedGraph, make_backend, on_reset, reset
+from ..runtime.pool import release
+from ..target import load
+from .devices import device_for, target_at_hand
+from .pipeline import Built, analyze, build
+
+RECOVERABLE = (Unsupported, ToolchainError, CacheError)
+"""What stops a compilation but not the model: it then runs in eager."""
+
+
+def backend(
+    module: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """The function behind `torch.compile(model, backend="onetrip")`.
+
+    Args:
+        module: Dynamo's graph.
+        example_inputs: its inputs, fake or real.
+        mode: `default`, `reduce-overhead` or `max-autotune`.
+        options: see `base.options.Options`.
+
+    Raises:
+        UsageError: an unknown mode or option.
+    """
+    chosen = parse_options(mode, options)
+    made: Callable[..., Any] = make_backend(lambda g: compile_captured(g, chosen))(
+        module, example_inputs
+    )
+    return made
+
+
+backend.reset = reset  # type: ignore[attr-defined]
+on_reset(release)
+
+
+def compile_captured(captured: CapturedGraph, options: Options) -> Callable[..., Sequence[Any]]:
+    """What runs one captured graph: ours, or eager's with a warning that says why."""
+    try:
+        return runner(build_captured(captured, options))
+    except RECOVERABLE as error:
+        if options.strict:
+            raise
+        _warn(captured, error)
+        return captured.module
+
+
+def build_captured(captured: CapturedGraph, options: Options) -> Built:
+    """Analyzes and builds one captured graph for the device it computes on."""
+    device = captured.device
+    if device.type not in ("cpu", "cuda"):
+        raise Unsupported(
+            f"no kernels are generated for device type {device.type}",
+            expected="cpu or cuda",
+            found=str(device),
+        )
+    target = load(options.target) if options.target else target_at_hand(device)
+    return build(analyze(captured, target, options), device_for(device, target), options)
+
+
+def runner(built: Built) -> Callable[[list[Any]], list[Any]]:
+    """A boxed function of the captured graph's inputs."""
+    run, constants = built.run, built.analyzed.constants
+    if not constants:
+        return run
+
+    def with_constants(arguments: list[Any]) -> list[Any]:
+        arguments.extend(constants)
+        return run(arguments)
+
+    with_constants._boxed_call = True  # type: ignore[attr-defined]
+    return with_constants
+
+
+def _warn(captured: CapturedGraph, error: OnetripError) -> None:
+    calls = sum(n.op == "call_function" for n in captured.module.graph.nodes)
+    warnings.warn(
+        f"onetrip runs a graph of {calls} calls in eager mode: {error}",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
+__all__ = ["backend", "build_captured", "compile_captured", "runner"]

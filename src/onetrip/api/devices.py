@@ -1,0 +1,108 @@
+"""Where kernels run: for each device type, who schedules, spells, builds and launches them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from ..base.options import Options
+from ..codegen import cpp, schedule_cpu, schedule_gpu, triton
+from ..codegen.cpp_prelude import prelude_text
+from ..codegen.scheduled import Scheduled
+from ..ir.kernel import Facts, Kernel
+from ..ir.nest import Nest
+from ..runtime.build_cpp import CppUnit
+from ..runtime.cache import Cache
+from ..runtime.cpu import CpuBackend
+from ..runtime.execute import Backend, BoundLaunch
+from ..target import Target, load
+
+
+class Schedule(Protocol):
+    """nest, target -> kernels."""
+
+    def __call__(self, nest: Nest, target: Target, *, name: str, facts: Facts) -> Scheduled: ...
+
+
+@dataclass(frozen=True)
+class Device:
+    """How one device's kernels are made and run."""
+
+    schedule: Schedule
+    backend: Callable[[Options], Backend]
+
+
+def device_for(device: torch.device, target: Target) -> Device:
+    """The way of a torch device; a target with another device type runs in no way at all."""
+    if device.type == "cpu":
+        return Device(schedule_cpu.schedule, _cpu_backend)
+    dialect = "amd" if target.vendor == "amd" else "nvidia"
+    return Device(schedule_gpu.schedule, lambda options: _gpu_backend(options, device, dialect))
+
+
+def interpreted() -> Device:
+    """Generated Triton on CPU tensors, in Triton's interpreter: slow, for tests."""
+    cpu = torch.device("cpu")
+    return Device(schedule_gpu.schedule, lambda options: _gpu_backend(options, cpu, "interpreter"))
+
+
+def target_at_hand(device: torch.device) -> Target:
+    """The target that a torch device is; an unlisted GPU counts as the nearest listed one."""
+    if device.type != "cuda":
+        return load(f"cpu:{max(2, torch.get_num_threads())}")
+    name = torch.cuda.get_device_name(device).lower()
+    listed = ("a100", "h100", "h200", "b200", "mi300x")
+    return load(next((t for t in listed if t in name), _nearest(device)))
+
+
+def _nearest(device: torch.device) -> str:
+    if torch.version.hip:
+        return "mi300x"
+    major, _ = torch.cuda.get_device_capability(device)
+    return {8: "a100", 9: "h100"}.get(major, "b200" if major > 9 else "a100")
+
+
+def _cpu_backend(options: Options) -> Backend:
+    def emit(segments: Sequence[Sequence[BoundLaunch]]) -> list[CppUnit]:
+        text = _cpp_text(segments)
+        _dump(options, "program.cpp", text)
+        return [CppUnit("the program's kernels", text)]
+
+    return CpuBackend(emit, prelude_text(), Cache(options.cache_dir))
+
+
+def _cpp_text(segments: Sequence[Sequence[BoundLaunch]]) -> str:
+    kernels = list({id(b.kernel): b.kernel for s in segments for b in s}.values())
+    calls = [
+        cpp.Segment(f"segment_{k}", tuple((b.kernel.name, b.slots, b.sizes) for b in s))
+        for k, s in enumerate(segments)
+    ]
+    return cpp.emit_unit(kernels, calls)
+
+
+def _gpu_backend(options: Options, device: torch.device, dialect: str) -> Backend:
+    from ..runtime.gpu import GpuBackend
+
+    def emit(kernel: Kernel) -> triton.TritonText:
+        made = triton.emit(kernel, dialect)
+        _dump(options, f"{kernel.name}.py", made.text)
+        return made
+
+    return GpuBackend(emit, Cache(options.cache_dir), device)
+
+
+def _dump(options: Options, name: str, text: str) -> None:
+    """Writes a generated text beside those already dumped, never over another one."""
+    if options.dump_dir is None:
+        return
+    folder = Path(options.dump_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    path, count = folder / name, 1
+    while path.exists() and path.read_text() != text:
+        count += 1
+        path = folder / f"{Path(name).stem}_{count}{Path(name).suffix}"
+    path.write_text(text)
