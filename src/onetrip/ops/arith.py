@@ -13,7 +13,7 @@ import numpy as np
 
 from ..base.dtype import DType, bf16, bool_, f16, f32, f64, i64
 from ..base.sym import Dim
-from ..ir.expr import Apply, Cast, Const, Expr, Position, compare
+from ..ir.expr import Apply, Cast, Const, Expr, Position, cast, compare
 
 Term = Expr | bool | int | float
 _NUMPY = {
@@ -127,3 +127,8 @@ def place(d: Dim, dtype: DType = i64) -> Expr:
     if isinstance(d, int):
         return const(d, dtype)
     return Position(d) if dtype is i64 else Cast(Position(d), dtype)
+
+
+def to(e: Expr, dtype: DType) -> Expr:
+    """e converted to dtype; constants are folded, so a body sees a plain Const."""
+    return const(e.value, dtype) if isinstance(e, Const) else cast(e, dtype)

@@ -375,7 +375,7 @@ OPS: tuple[Op, ...] = (
                 with_attrs(_addcdiv),
                 lambda a, b, c, at: a + at.get("value", 1) * b / c, TRIPLES,
                 types=pointwise(promoted_float), compute=in_output),
-    elementwise("clone", default_form("clone", ignored=("memory_format",)),
+    elementwise("clone", default_form("clone"),
                 without_attrs(lambda x: x), plain(lambda x: x), FLOATS + INTS + BOOLS,
                 types=like_first(), compute=lambda xs, out, at: (out.dtype,), onnx=("Identity",)),
 )  # fmt: skip

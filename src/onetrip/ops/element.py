@@ -12,7 +12,7 @@ from ..base.dtype import DType
 from ..base.sym import Sym
 from ..ir.expr import Const, Expr, cast
 from ..ir.graph import Node, Operand, Scalar, Value
-from .arith import const, place
+from .arith import place, to
 from .rows import in_common
 from .rules import number_dtype, promoted
 from .schema import Elementwise, Random
@@ -33,11 +33,6 @@ def number_expr(value: bool | int | float | Sym) -> Expr:
     if isinstance(value, Sym):
         return place(value)
     return Const(value, number_dtype(value).compute)
-
-
-def converted(e: Expr, dtype: DType) -> Expr:
-    """e in `dtype`; constants are folded, so a body sees a plain Const."""
-    return const(e.value, dtype) if isinstance(e, Const) else cast(e, dtype)
 
 
 def element(body: Elementwise, node: Node, operands: Sequence[Expr]) -> Expr:
@@ -62,11 +57,11 @@ def _operand(
 ) -> Expr:
     """An operand in its compute dtype, rounded through the common dtype where eager does."""
     if isinstance(x, Scalar):
-        e = converted(number_expr(x.value), dtype) if _is_number(x) else place(x.value, dtype)
+        e = to(number_expr(x.value), dtype) if _is_number(x) else place(x.value, dtype)
     common = promoted(rules) if rounds or _mixes_in(x, dtype) else dtype
     if common.compute is dtype and common is not dtype and e.dtype is not common:
-        e = converted(e, common)
-    return converted(e, dtype)
+        e = to(e, common)
+    return to(e, dtype)
 
 
 def _is_number(x: Scalar) -> bool:

@@ -18,9 +18,8 @@ Body = Callable[..., Expr]
 def form(
     target: str, operands: Sequence[str] = ("self",), attrs: Sequence[str] = (), **more: Any
 ) -> Form:
-    """A Form of an ATen overload; `more` are fixed attributes and `ignored` arguments."""
-    ignored = tuple(more.pop("ignored", ()))
-    return Form(f"aten.{target}", tuple(operands), tuple(attrs), tuple(more.items()), ignored)
+    """A Form of an ATen overload; `more` are fixed attributes."""
+    return Form(f"aten.{target}", tuple(operands), tuple(attrs), tuple(more.items()))
 
 
 def default_form(

@@ -153,14 +153,12 @@ class Form:
             tensors it is a tuple of bools.
         attrs: schema names kept as attributes (other arguments must have their default).
         fixed: attributes that this overload implies.
-        ignored: arguments that change no value (device, layout, ...): any value is accepted.
     """
 
     target: str
     operands: tuple[str, ...]
     attrs: tuple[str, ...] = ()
     fixed: tuple[tuple[str, Any], ...] = ()
-    ignored: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

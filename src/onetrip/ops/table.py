@@ -5,10 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from . import activation, arithmetic, comparison
+from . import (
+    activation,
+    arithmetic,
+    comparison,
+    creation,
+    gather,
+    gradients,
+    joining,
+    movement,
+    normalization,
+    opaque,
+    random,
+    reduction,
+    statistics,
+)
 from .schema import Form, Op
 
-ALL: tuple[Op, ...] = (*arithmetic.OPS, *comparison.OPS, *activation.OPS)
+FAMILIES = (
+    arithmetic, comparison, activation, creation, movement, joining, gather, reduction, statistics,
+    normalization, gradients, random, opaque,
+)  # fmt: skip
+ALL: tuple[Op, ...] = tuple(op for family in FAMILIES for op in family.OPS)
 
 
 def _by_name() -> dict[str, Op]:

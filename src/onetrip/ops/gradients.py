@@ -1,0 +1,333 @@
+"""Gradients of the composites, in operation precision with one final rounding each.
+
+A gradient that the call does not ask for (`output_mask`) is absent.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..base.errors import Unsupported
+from ..base.sym import Dim
+from ..ir.graph import Node, Value
+from ..ir.types import TensorType
+from .composite import (
+    ABSENT, Outputs, composite, convert, dense, last_dims, one_dim, optional, per_channel, tensor,
+    wide,
+)  # fmt: skip
+from .rows import default_form, form, sample
+from .rules import Arg, as_dtype, check_compiled, laid_out, normal_dim
+from .schema import Attrs, Builder, Op
+from .statistics import MEAN, NONE, halves
+
+Types = tuple[TensorType, ...]
+
+
+def _input_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
+    dtype = as_dtype(at["input_dtype"]) if "input_dtype" in at else operands[0].dtype
+    x = operands[0]
+    return (laid_out(check_compiled(dtype), x.shape, operands[:2]),)
+
+
+def _softmax_backward(build: Builder, node: Node) -> Outputs:
+    """(g - sum(g y)) y."""
+    g, y = (wide(build, tensor(node, k)) for k in (0, 1))
+    k = one_dim(y.type, node.attr)
+    total = build("sum", build("mul", g, y), dim=(k,), keepdim=True)
+    dx = build("mul", build("sub", g, total), y)
+    return (convert(build, dx, node.output.type.dtype),)
+
+
+def _log_softmax_backward(build: Builder, node: Node) -> Outputs:
+    """g - exp(y) sum(g)."""
+    g, y = (wide(build, tensor(node, k)) for k in (0, 1))
+    total = build("sum", g, dim=(one_dim(y.type, node.attr),), keepdim=True)
+    dx = build("sub", g, build("mul", build("exp", y), total))
+    return (convert(build, dx, node.output.type.dtype),)
+
+
+def _np_softmax_backward(g: Any, y: Any, at: Attrs) -> Any:
+    return (g - (g * y).sum(at["dim"], keepdims=True)) * y
+
+
+def _np_log_softmax_backward(g: Any, y: Any, at: Attrs) -> Any:
+    return g - np.exp(y) * g.sum(at["dim"], keepdims=True)
+
+
+def _masked(types: Types, at: Attrs) -> Types:
+    mask = at.get("output_mask", (True,) * len(types))
+    return tuple(t if asked else ABSENT for t, asked in zip(types, mask))
+
+
+def _finish(build: Builder, node: Node, results: list[Value | None]) -> Outputs:
+    """Rounded to the outputs' dtypes; what was not asked for is absent."""
+    mask = node.attr.get("output_mask", (True,) * len(results))
+    return tuple(
+        convert(build, v, o.type.dtype) if v is not None and asked else None
+        for v, o, asked in zip(results, node.outputs, mask)
+    )
+
+
+def _row_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
+    g, x, *rest = operands
+    shape = tuple(at["normalized_shape"])
+    param = rest[-1].dtype if at.get("has_weight") or at.get("has_bias") else x.dtype
+    types = (dense(x.dtype, x.shape), dense(param, shape), dense(param, shape))
+    return _masked(types[: len(at["output_mask"])], at)
+
+
+def _row_gradient(
+    build: Builder, g: Value, normal: Value, scale: Value, dims: tuple[int, ...], centred: bool
+) -> Value:
+    """scale (g - [mean(g)] - normal mean(g normal)); the middle term for centred norms only."""
+    along = build("mean", build("mul", g, normal), dim=dims, keepdim=True)
+    rest = build("sub", g, build("mul", normal, along))
+    if centred:
+        rest = build("sub", rest, build("mean", g, dim=dims, keepdim=True))
+    return build("mul", rest, scale)
+
+
+def _over_rows(build: Builder, v: Value, count: int, shape: tuple[Dim, ...]) -> Value:
+    """The sum of v over all dimensions but the last `count`."""
+    lead = tuple(range(v.type.rank - count))
+    return build("sum", v, dim=lead) if lead else build("view", v, size=shape)
+
+
+def _layer_norm_backward(build: Builder, node: Node) -> Outputs:
+    g, x, mean, scale = (wide(build, tensor(node, k)) for k in range(4))
+    weight = optional(node, ("weight", "bias"), 4)["weight"]
+    shape = tuple(node.attr["normalized_shape"])
+    dims = last_dims(x.type.rank, len(shape))
+    normal = build("mul", build("sub", x, mean), scale)
+    weighted = g if weight is None else build("mul", g, wide(build, weight))
+    dx = _row_gradient(build, weighted, normal, scale, dims, True)
+    dw = _over_rows(build, build("mul", g, normal), len(shape), shape)
+    return _finish(build, node, [dx, dw, _over_rows(build, g, len(shape), shape)])
+
+
+def _rms_norm_backward(build: Builder, node: Node) -> Outputs:
+    g, x, scale = (wide(build, tensor(node, k)) for k in range(3))
+    weight = optional(node, ("weight",), 3)["weight"]
+    shape = tuple(node.attr["normalized_shape"])
+    dims = last_dims(x.type.rank, len(shape))
+    normal = build("mul", x, scale)
+    weighted = g if weight is None else build("mul", g, wide(build, weight))
+    dx = _row_gradient(build, weighted, normal, scale, dims, False)
+    dw = _over_rows(build, build("mul", g, normal), len(shape), shape)
+    return _finish(build, node, [dx, dw])
+
+
+def _np_row_backward(centred: bool) -> Any:
+    def reference(g: Any, x: Any, *rest: Any) -> Any:
+        *parts, at = rest
+        mean, scale = (parts[0], parts[1]) if centred else (0, parts[0])
+        normal = (x - mean) * scale
+        count = len(at["normalized_shape"])
+        axes = tuple(range(x.ndim - count, x.ndim))
+        lead = tuple(range(x.ndim - count))
+        w = g * parts[2 if centred else 1] if at.get("has_weight") else g
+        dx = w - normal * (w * normal).mean(axes, keepdims=True)
+        dx = (dx - w.mean(axes, keepdims=True) if centred else dx) * scale
+        found = (dx, (g * normal).sum(lead), g.sum(lead))
+        return found[: len(at["output_mask"])]
+
+    return reference
+
+
+def _batch_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
+    g, x, *rest = operands
+    if at.get("train") and not (at.get("has_save_mean") and at.get("has_save_invstd")):
+        raise Unsupported("the gradient of batch norm without saved statistics")
+    param = rest[0].dtype if at.get("has_weight") else x.dtype
+    channels = dense(param, (x.shape[1],))
+    y = laid_out(check_compiled(x.dtype), x.shape, (x,))
+    return _masked((y, channels, channels), at)
+
+
+_STATS = ("weight", "running_mean", "running_var", "save_mean", "save_invstd")
+
+
+def _batch_backward(build: Builder, node: Node) -> Outputs:
+    """As the gradient of layer norm with the roles of rows taken by channels."""
+    g, x = (wide(build, tensor(node, k)) for k in (0, 1))
+    parts = optional(node, _STATS, 2)
+    rank = x.type.rank
+    dims = tuple(k for k in range(rank) if k != 1)
+    trained = bool(node.attr["train"])
+    mean, scale = parts["save_mean"], parts["save_invstd"]
+    if not trained:
+        mean, variance = parts["running_mean"], parts["running_var"]
+        assert variance is not None
+        shifted = build("add", wide(build, variance), node.attr["eps"])
+        scale = build("rsqrt", shifted)
+    assert mean is not None and scale is not None
+    mean, scale = (per_channel(build, wide(build, v), rank) for v in (mean, scale))
+    normal = build("mul", build("sub", x, mean), scale)
+    db, dw = build("sum", g, dim=dims), build("sum", build("mul", g, normal), dim=dims)
+    weight = parts["weight"]
+    weighted = g
+    if weight is not None:
+        weighted = build("mul", g, per_channel(build, wide(build, weight), rank))
+    dx = _row_gradient(build, weighted, normal, scale, dims, True) if trained else build(
+        "mul", weighted, scale
+    )  # fmt: skip
+    return _finish(build, node, [dx, dw, db])
+
+
+def _np_batch_backward(g: Any, x: Any, *rest: Any) -> Any:
+    *parts, at = rest
+    found = {n: parts.pop(0) for n in _STATS if at.get(f"has_{n}")}
+    axes = tuple(k for k in range(x.ndim) if k != 1)
+    shape = (1, -1, *(1,) * (x.ndim - 2))
+    if at["train"]:
+        mean, scale = found["save_mean"], found["save_invstd"]
+    else:
+        mean, scale = found["running_mean"], 1 / np.sqrt(found["running_var"] + at["eps"])
+    normal = (x - mean.reshape(shape)) * scale.reshape(shape)
+    w = g * found["weight"].reshape(shape) if "weight" in found else g
+    dx = w * scale.reshape(shape)
+    if at["train"]:
+        inner = w - w.mean(axes, keepdims=True) - normal * (w * normal).mean(axes, keepdims=True)
+        dx = inner * scale.reshape(shape)
+    return dx, (g * normal).sum(axes), g.sum(axes)
+
+
+def _nll_backward_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
+    if len(operands) != 4 or operands[1].rank != 2:
+        raise Unsupported("only unweighted nll_loss of two dimensions is compiled")
+    x = operands[1]
+    return (dense(x.dtype, x.shape),)
+
+
+def _nll_backward(build: Builder, node: Node) -> Outputs:
+    """-g / total at [i, target[i]] where the target counts, else 0."""
+    g, x, target, total = (tensor(node, k) for k in range(4))
+    how = node.attr["reduction"]
+    g = wide(build, g)
+    g = build("unsqueeze", g, dim=1) if how == NONE else g
+    if how == MEAN:
+        g = build("div", g, wide(build, total))
+    column = build("unsqueeze", target, dim=1)
+    here = build("eq", build("arange", end=x.type.shape[1]), column)
+    hit = build("logical_and", here, build("ne", column, node.attr["ignore_index"]))
+    dx = build("where", hit, build("neg", g), 0.0)
+    return (convert(build, dx, node.output.type.dtype),)
+
+
+def _np_nll_backward(g: Any, x: Any, target: Any, total: Any, at: Attrs) -> Any:
+    counted = target != at["ignore_index"]
+    dx = np.zeros_like(x)
+    share = g / total if at["reduction"] == MEAN else g
+    rows = np.arange(len(x))[counted]
+    dx[rows, target[counted]] = -np.broadcast_to(share, target.shape)[counted]
+    return dx
+
+
+def _mse_backward_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
+    x = operands[1]
+    return (dense(x.dtype, x.shape),)
+
+
+def _mse_backward(build: Builder, node: Node) -> Outputs:
+    """2 (a - b) g, over the count for a mean."""
+    g, a, b = (wide(build, tensor(node, k)) for k in range(3))
+    factor: Any = 2.0
+    numel = a.type.numel
+    if node.attr["reduction"] == MEAN:
+        factor = build("div", 2.0, _count(build, numel, a))
+    dx = build("mul", build("mul", build("sub", a, b), factor), g)
+    return (convert(build, dx, node.output.type.dtype),)
+
+
+def _count(build: Builder, numel: Dim, like: Value) -> Value:
+    return build("full", size=(), fill_value=numel, dtype=like.type.dtype)
+
+
+def _glu_backward_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
+    x = operands[1]
+    return (dense(x.dtype, x.shape),)
+
+
+def _glu_backward(build: Builder, node: Node) -> Outputs:
+    """[g s, g s (1 - s) a] of the halves (a, b), s = 1 / (1 + exp(-b))."""
+    g, x = tensor(node, 0), tensor(node, 1)
+    k = normal_dim(node.attr["dim"], x.type.rank)
+    a, b = (wide(build, v) for v in halves(build, x, k))
+    s = build("reciprocal", build("add", build("exp", build("neg", b)), 1))
+    da = build("mul", s, wide(build, g))
+    db = build("mul", build("mul", build("sub", 1.0, s), da), a)
+    dtype = x.type.dtype
+    return (build("cat", *(convert(build, v, dtype) for v in (da, db)), dim=k),)
+
+
+def _np_glu_backward(g: Any, x: Any, at: Attrs) -> Any:
+    a, b = np.split(x, 2, at["dim"])
+    s = 1 / (1 + np.exp(-b))
+    return np.concatenate([g * s, g * s * (1 - s) * a], at["dim"])
+
+
+ROW = ("f32", (4, 6))
+STAT = ("f32+", (4, 1))
+ALL3 = (True, True, True)
+CHANNEL = ("f32+", (6,))
+IMAGE = ("f32", (2, 6, 3, 2))
+SAVED = {"has_running_mean": False, "has_running_var": False, "has_save_mean": True,
+         "has_save_invstd": True, "eps": 1e-5, "output_mask": ALL3}  # fmt: skip
+RUNNING = {**SAVED, "has_running_mean": True, "has_running_var": True, "has_save_mean": False,
+           "has_save_invstd": False}  # fmt: skip
+OPS: tuple[Op, ...] = (
+    composite("softmax_backward",
+              (form("_softmax_backward_data.default", ("grad_output", "output"),
+                    ("dim", "input_dtype")),),
+              _input_type, _softmax_backward, _np_softmax_backward,
+              (sample(ROW, ROW, dim=1), sample(("bf16", (3, 4)), ("bf16", (3, 4)), dim=0))),
+    composite("log_softmax_backward",
+              (form("_log_softmax_backward_data.default", ("grad_output", "output"),
+                    ("dim", "input_dtype")),),
+              _input_type, _log_softmax_backward, _np_log_softmax_backward,
+              (sample(ROW, ROW, dim=1), sample(("bf16", (3, 4)), ("bf16", (3, 4)), dim=0))),
+    composite("layer_norm_backward",
+              default_form("native_layer_norm_backward",
+                           ("grad_out", "input", "mean", "rstd", "weight?", "bias?"),
+                           ("normalized_shape", "output_mask")),
+              _row_type, _layer_norm_backward, _np_row_backward(True),
+              (sample(ROW, ROW, STAT, STAT, ("f32", (6,)), ("f32", (6,)), has_weight=True,
+                      has_bias=True, normalized_shape=(6,), output_mask=ALL3),
+               sample(ROW, ROW, STAT, STAT, has_weight=False, has_bias=False,
+                      normalized_shape=(6,), output_mask=(True, False, False)))),
+    composite("rms_norm_backward",
+              default_form("_fused_rms_norm_backward",
+                           ("grad_out", "input", "rstd", "weight?"),
+                           ("normalized_shape", "output_mask")),
+              _row_type, _rms_norm_backward, _np_row_backward(False),
+              (sample(ROW, ROW, STAT, ("f32", (6,)), has_weight=True, normalized_shape=(6,),
+                      output_mask=(True, True)),)),
+    composite("batch_norm_backward",
+              default_form("native_batch_norm_backward",
+                           ("grad_out", "input", *(f"{n}?" for n in _STATS)),
+                           ("train", "eps", "output_mask")),
+              _batch_type, _batch_backward, _np_batch_backward,
+              (sample(IMAGE, IMAGE, CHANNEL, CHANNEL, CHANNEL, has_weight=True, train=True,
+                      **SAVED),
+               sample(IMAGE, IMAGE, CHANNEL, CHANNEL, has_weight=False, train=False,
+                      **RUNNING))),
+    composite("nll_loss_backward",
+              default_form("nll_loss_backward",
+                           ("grad_output", "self", "target", "weight?", "total_weight"),
+                           ("reduction", "ignore_index")),
+              _nll_backward_type, _nll_backward, _np_nll_backward,
+              (sample(("f32", ()), ROW, ("i64", (4,)), ("f32+", ()), reduction=1, ignore_index=1),
+               sample(("f32", (4,)), ROW, ("i64", (4,)), ("f32+", ()), reduction=0,
+                      ignore_index=-100))),
+    composite("mse_loss_backward",
+              default_form("mse_loss_backward", ("grad_output", "self", "target"),
+                           ("reduction",)),
+              _mse_backward_type, _mse_backward,
+              lambda g, a, b, at: 2 * (a - b) * g / (a.size if at["reduction"] == MEAN else 1),
+              (sample(("f32", ()), ROW, ROW, reduction=1), sample(ROW, ROW, ROW, reduction=0))),
+    composite("glu_backward", default_form("glu_backward", ("grad_output", "self"), ("dim",)),
+              _glu_backward_type, _glu_backward, _np_glu_backward,
+              (sample(("f32", (4, 3)), ROW, dim=-1),)),
+)  # fmt: skip

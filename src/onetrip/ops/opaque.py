@@ -1,0 +1,375 @@
+"""Library calls: contractions, convolutions, attention, windows, sorting. Only their cost is known.
+
+Outputs' strides are the library's; the capture tells them. FLOPs count 2 for a multiply-add.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..base.dtype import i64
+from ..base.errors import Unsupported
+from ..base.sym import Dim, add, floordiv, mul, product
+from ..ir.graph import Node
+from ..ir.types import TensorType
+from .composite import ABSENT, dense
+from .rows import default_form, form, sample
+from .rules import Arg, broadcast, normal_dim
+from .schema import Attrs, Form, Kind, Op, Opaque, Sample, TypeRule
+
+Types = tuple[TensorType, ...]
+Shape = tuple[Dim, ...]
+
+
+def _shapes(node: Node) -> list[Shape]:
+    return [v.type.shape for v in node.values]
+
+
+def _product_shape(a: Shape, b: Shape) -> Shape:
+    """Shape of a matrix product; leading dimensions are equal, vectors have no row or column."""
+    if len(b) == 1:
+        return a[:-1]
+    return (*a[:-1], b[-1])
+
+
+def _product_type(first: int) -> TypeRule:
+    """a @ b for operands `first` and `first + 1`; those before are added to it."""
+
+    def rule(operands: tuple[Arg, ...], at: Attrs) -> Types:
+        a, b = operands[first], operands[first + 1]
+        return (dense(a.dtype, _product_shape(a.shape, b.shape)),)
+
+    return rule
+
+
+def _product_flops(first: int) -> Callable[[Node], Dim]:
+    """2 * rows * columns * inner, and 1 for each element that is added."""
+
+    def flops(node: Node) -> Dim:
+        out = product(list(node.outputs[0].type.shape))
+        inner = _shapes(node)[first][-1]
+        return add(mul(mul(out, inner), 2), out if first else 0)
+
+    return flops
+
+
+def _linear_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
+    x, w = operands[:2]
+    return (dense(x.dtype, (*x.shape[:-1], *w.shape[:-1])),)
+
+
+def _np_linear(x: Any, w: Any, *rest: Any) -> Any:
+    y = x @ w.T
+    return y + rest[0] if len(rest) > 1 else y
+
+
+def _np_addmm(c: Any, a: Any, b: Any, at: Attrs) -> Any:
+    return at.get("beta", 1) * c + at.get("alpha", 1) * (a @ b)
+
+
+def _pair(value: Any, rank: int) -> tuple[Any, ...]:
+    listed = tuple(value) if isinstance(value, tuple | list) else (value,)
+    return listed if len(listed) == rank else listed * rank
+
+
+def _window(size: Dim, kernel: Dim, stride: Dim, pad: Dim, dilation: Dim) -> Dim:
+    """How many windows fit: floor((size + 2 pad - dilation (kernel - 1) - 1) / stride) + 1."""
+    span = add(mul(dilation, add(kernel, -1)), 1)
+    return add(floordiv(add(add(size, mul(pad, 2)), mul(span, -1)), stride), 1)
+
+
+def _convolution_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
+    x, w = operands[:2]
+    rank = x.rank - 2
+    stride, pad, dilation, extra = (
+        _pair(at[k], rank) for k in ("stride", "padding", "dilation", "output_padding")
+    )
+    if at["transposed"]:
+        channels = mul(w.shape[1], at["groups"])
+        sizes = [
+            add(add(mul(add(n, -1), s), mul(p, -2)), add(mul(d, add(k, -1)), add(e, 1)))
+            for n, k, s, p, d, e in zip(x.shape[2:], w.shape[2:], stride, pad, dilation, extra)
+        ]
+    else:
+        channels = w.shape[0]
+        rows = zip(x.shape[2:], w.shape[2:], stride, pad, dilation)
+        sizes = [_window(*row) for row in rows]
+    return (dense(x.dtype, (x.shape[0], channels, *sizes)),)
+
+
+def _convolution_flops(node: Node) -> Dim:
+    """2 * (elements of the smaller-channel side) * weight elements per channel of it."""
+    x, w = _shapes(node)[:2]
+    side = x if node.attr["transposed"] else node.outputs[0].type.shape
+    return mul(mul(product(list(side)), product(list(w[1:]))), 2)
+
+
+def _np_convolution(x: Any, w: Any, *rest: Any) -> Any:
+    """Convolution of any rank by windows; transposed ones have no reference here."""
+    *bias, at = rest
+    rank = x.ndim - 2
+    stride, pad, dilation = (_pair(at[k], rank) for k in ("stride", "padding", "dilation"))
+    x = np.pad(x, [(0, 0), (0, 0), *((p, p) for p in pad)])
+    span = [d * (k - 1) + 1 for d, k in zip(dilation, w.shape[2:])]
+    axes = tuple(range(2, 2 + rank))
+    windows = np.lib.stride_tricks.sliding_window_view(x, span, axes)
+    every = tuple(slice(None, None, s) for s in stride)
+    inside = tuple(slice(None, None, d) for d in dilation)
+    windows = windows[(slice(None), slice(None), *every, *inside)]
+    groups = at["groups"]
+    n, c = windows.shape[:2]
+    windows = windows.reshape(n, groups, c // groups, *windows.shape[2:])
+    weight = w.reshape(groups, -1, *w.shape[1:])
+    letters = "hijk"[:rank], "rstu"[:rank]
+    y = np.einsum(f"ngc{letters[0]}{letters[1]},goc{letters[1]}->ngo{letters[0]}",
+                  windows, weight)  # fmt: skip
+    y = y.reshape(n, -1, *y.shape[3:])
+    return y + bias[0].reshape(1, -1, *(1,) * rank) if bias else y
+
+
+def _gradient_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
+    g, x, w = operands
+    types = (dense(x.dtype, x.shape), dense(w.dtype, w.shape), dense(w.dtype, (g.shape[1],)))
+    return tuple(t if asked else ABSENT for t, asked in zip(types, at["output_mask"]))
+
+
+def _gradient_flops(node: Node) -> Dim:
+    """One convolution for each of the two gradients that is asked for."""
+    g, x, w = _shapes(node)
+    side = x if node.attr["transposed"] else g
+    once = mul(mul(product(list(side)), product(list(w[1:]))), 2)
+    return mul(once, sum(bool(m) for m in node.attr["output_mask"][:2]))
+
+
+def _attention_shapes(node: Node) -> tuple[Dim, Dim, Dim, Dim, Dim]:
+    """(batch and heads, queries, keys, width, value width)."""
+    q, k, v = _shapes(node)[:3]
+    return product(list(q[:-2])), q[-2], k[-2], q[-1], v[-1]
+
+
+def _attention_flops(node: Node) -> Dim:
+    """Both products, every score counted."""
+    heads, queries, keys, width, value = _attention_shapes(node)
+    return mul(mul(mul(heads, mul(queries, keys)), add(width, value)), 2)
+
+
+def _attention_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
+    q, k, v = operands[:3]
+    inner = 3 if at.get("enable_gqa") else 2
+    lead = broadcast([t.shape[: t.rank - inner] for t in (q, k, v)])
+    heads = q.shape[-3:-2] if inner == 3 else ()
+    return (dense(q.dtype, (*lead, *heads, q.shape[-2], v.shape[-1])),)
+
+
+def _np_attention(q: Any, k: Any, v: Any, *rest: Any) -> Any:
+    *mask, at = rest
+    if at.get("enable_gqa"):
+        k, v = (np.repeat(t, q.shape[-3] // t.shape[-3], -3) for t in (k, v))
+    scale = at.get("scale")
+    scores = q @ np.swapaxes(k, -1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    if mask:
+        m = np.asarray(mask[0])
+        scores = np.where(m, scores, -np.inf) if m.dtype == bool else scores + m
+    if at.get("is_causal"):
+        scores = np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, -np.inf)
+    e = np.exp(scores - scores.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True) @ v
+
+
+def _attention_gradient_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
+    _, *sources = operands
+    count = 3 + bool(at.get("mask_gradient") and len(sources) > 3)
+    return tuple(dense(t.dtype, t.shape) for t in sources[:count])
+
+
+def _attention_gradient_flops(node: Node) -> Dim:
+    """Five products: the scores again, and two for each side of both forward products."""
+    _, q, k, v = _shapes(node)[:4]
+    heads = mul(product(list(q[:-2])), mul(q[-2], k[-2]))
+    return mul(heads, add(mul(q[-1], 6), mul(v[-1], 4)))
+
+
+def _pool_type(count: int) -> TypeRule:
+    def rule(operands: tuple[Arg, ...], at: Attrs) -> Types:
+        x = operands[0]
+        if at.get("ceil_mode"):
+            raise Unsupported("a pooling whose last windows are cut off")
+        kernel = _pair(at["kernel_size"], 2)
+        stride = _pair(at.get("stride") or kernel, 2)
+        pad, dilation = _pair(at.get("padding", 0), 2), _pair(at.get("dilation", 1), 2)
+        rows = zip(x.shape[-2:], kernel, stride, pad, dilation)
+        shape = (*x.shape[:-2], *(_window(*row) for row in rows))
+        return (dense(x.dtype, shape), dense(i64, shape))[:count]
+
+    return rule
+
+
+def _pool_flops(node: Node) -> Dim:
+    """One operation for each element of each window."""
+    kernel = _pair(node.attr["kernel_size"], 2)
+    return mul(product(list(node.outputs[0].type.shape)), kernel[0] * kernel[1])
+
+
+def _np_max_pool(x: Any, at: Attrs) -> Any:
+    kernel = _pair(at["kernel_size"], 2)
+    stride, pad = _pair(at.get("stride") or kernel, 2), _pair(at.get("padding", 0), 2)
+    h, w = x.shape[-2:]
+    wide = [(0, 0)] * (x.ndim - 2) + [(p, p) for p in pad]
+    places = np.pad(np.broadcast_to(np.arange(h * w).reshape(h, w), x.shape), wide)
+    def windows(a: Any) -> Any:
+        cut = np.lib.stride_tricks.sliding_window_view(a, kernel, (-2, -1))
+        return cut[..., :: stride[0], :: stride[1], :, :].reshape(*cut[
+            ..., :: stride[0], :: stride[1], 0, 0].shape, -1)  # fmt: skip
+    values = windows(np.pad(x, wide, constant_values=-np.inf))
+    best = values.argmax(-1)[..., None]
+    pick = np.take_along_axis
+    return pick(values, best, -1)[..., 0], pick(windows(places), best, -1)[..., 0]
+
+
+def _like_second(operands: tuple[Arg, ...], at: Attrs) -> Types:
+    x = operands[1]
+    return (dense(x.dtype, x.shape),)
+
+
+def _none(node: Node) -> Dim:
+    return 0
+
+
+def _sorted_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
+    x = operands[0]
+    shape = list(x.shape)
+    if "k" in at and shape:
+        shape[normal_dim(at.get("dim", -1), x.rank)] = at["k"]
+    return dense(x.dtype, shape), dense(i64, shape)
+
+
+def _comparisons(node: Node) -> Dim:
+    """One comparison for each element: a lower bound, sorting is bound by memory."""
+    return product(list(_shapes(node)[0]))
+
+
+def _np_sort(x: Any, at: Attrs) -> Any:
+    dim = at.get("dim", -1)
+    places = np.argsort(-x if at.get("descending") else x, dim, kind="stable")
+    return np.take_along_axis(x, places, dim), places
+
+
+def _np_topk(x: Any, at: Attrs) -> Any:
+    dim = at.get("dim", -1)
+    places = np.argsort(-x if at.get("largest", True) else x, dim, kind="stable")
+    places = np.take(places, np.arange(at["k"]), dim)
+    return np.take_along_axis(x, places, dim), places
+
+
+def _seed_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
+    return (dense(i64, ()),)
+
+
+def library(
+    name: str,
+    kind: Kind,
+    forms: Sequence[Form],
+    types: TypeRule,
+    flops: Callable[[Node], Dim],
+    reference: Callable[..., Any],
+    samples: Sequence[Sample],
+    onnx: tuple[str, ...] = (),
+) -> Op:
+    """A library call."""
+    return Op(
+        name, kind, tuple(forms), types, Opaque(flops), reference, tuple(samples), onnx=onnx
+    )  # fmt: skip
+
+
+def _contraction(name: str, operands: Sequence[str], attrs: Sequence[str], first: int,
+                 reference: Any, shapes: Sequence[Shape], onnx: tuple[str, ...] = ()) -> Op:  # fmt: skip
+    return library(
+        name, Kind.CONTRACTION, default_form(name, operands, attrs), _product_type(first),
+        _product_flops(first), reference, (sample(*(("f32", s) for s in shapes)),), onnx,
+    )  # fmt: skip
+
+
+CONVOLVED = ("stride", "padding", "dilation", "transposed", "output_padding", "groups")
+PLAIN = {"stride": (2, 1), "padding": (1, 0), "dilation": (1, 2), "transposed": False,
+         "output_padding": (0, 0), "groups": 2}  # fmt: skip
+ATTENTION = ("is_causal", "scale", "enable_gqa")
+QKV = ("query", "key", "value", "attn_mask?")
+HEADS = (("f32", (2, 4, 5, 8)), ("f32", (2, 2, 6, 8)), ("f32", (2, 2, 6, 3)))
+FREE = {"is_causal": False, "scale": None, "enable_gqa": True, "has_attn_mask": False}
+POOLED = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
+X4 = ("f32", (2, 4, 7, 8))
+WEIGHT = ("f32", (6, 2, 3, 2))
+OPS: tuple[Op, ...] = (
+    _contraction("mm", ("self", "mat2"), (), 0, lambda a, b, at: a @ b, ((3, 4), (4, 5)),
+                 ("MatMul",)),
+    _contraction("bmm", ("self", "mat2"), (), 0, lambda a, b, at: a @ b, ((2, 3, 4), (2, 4, 5))),
+    _contraction("mv", ("self", "vec"), (), 0, lambda a, b, at: a @ b, ((3, 4), (4,))),
+    _contraction("dot", ("self", "tensor"), (), 0, lambda a, b, at: a @ b, ((4,), (4,))),
+    _contraction("addmm", ("self", "mat1", "mat2"), ("beta", "alpha"), 1, _np_addmm,
+                 ((5,), (3, 4), (4, 5)), ("Gemm",)),
+    _contraction("baddbmm", ("self", "batch1", "batch2"), ("beta", "alpha"), 1, _np_addmm,
+                 ((1, 5), (2, 3, 4), (2, 4, 5))),
+    _contraction("addmv", ("self", "mat", "vec"), ("beta", "alpha"), 1, _np_addmm,
+                 ((3,), (3, 4), (4,))),
+    library("linear", Kind.CONTRACTION, default_form("linear", ("input", "weight", "bias?")),
+            _linear_type, _product_flops(0), _np_linear,
+            (sample(("f32", (2, 3, 4)), ("f32", (5, 4)), ("f32", (5,)), has_bias=True),)),
+    library("convolution", Kind.CONTRACTION,
+            default_form("convolution", ("input", "weight", "bias?"), CONVOLVED),
+            _convolution_type, _convolution_flops, _np_convolution,
+            (sample(X4, WEIGHT, ("f32", (6,)), has_bias=True, **PLAIN),), ("Conv",)),
+    library("convolution_backward", Kind.CONTRACTION,
+            default_form("convolution_backward", ("grad_output", "input", "weight"),
+                         ("bias_sizes", *CONVOLVED, "output_mask")),
+            _gradient_type, _gradient_flops, _none,
+            (sample(("f32", (2, 6, 4, 6)), X4, WEIGHT, bias_sizes=(6,),
+                    output_mask=(True, True, True), **PLAIN),)),
+    library("attention", Kind.CONTRACTION, (Form("onetrip.attention.default", QKV, ATTENTION),),
+            _attention_type, _attention_flops, _np_attention,
+            (sample(*HEADS, **FREE),
+             sample(*HEADS, ("f32", (5, 6)), **{**FREE, "has_attn_mask": True, "scale": 0.5})),
+            ("Attention",)),
+    library("attention_backward", Kind.CONTRACTION,
+            (Form("onetrip.attention_backward.default", ("gradient", *QKV),
+                  (*ATTENTION, "mask_gradient")),),
+            _attention_gradient_type, _attention_gradient_flops, _none,
+            (sample(("f32", (2, 4, 5, 3)), *HEADS, mask_gradient=False, **FREE),)),
+    library("max_pool2d", Kind.OPAQUE,
+            default_form("max_pool2d_with_indices", ("self",), POOLED), _pool_type(2),
+            _pool_flops, _np_max_pool,
+            (sample(X4, kernel_size=(3, 3), stride=(2, 2), padding=(1, 1)),), ("MaxPool",)),
+    library("max_pool2d_backward", Kind.OPAQUE,
+            default_form("max_pool2d_with_indices_backward", ("grad_output", "self", "indices"),
+                         POOLED), _like_second, _none, _none,
+            (sample(("f32", (2, 4, 4, 4)), X4, ("i64", (2, 4, 4, 4)), kernel_size=(3, 3),
+                    stride=(2, 2), padding=(1, 1), dilation=(1, 1), ceil_mode=False),)),
+    library("avg_pool2d", Kind.OPAQUE,
+            default_form("avg_pool2d", ("self",), ("kernel_size", "stride", "padding",
+                                                   "ceil_mode", "count_include_pad",
+                                                   "divisor_override")),
+            _pool_type(1), _pool_flops,
+            lambda x, at: x.reshape(*x.shape[:-2], x.shape[-2] // 2, 2, x.shape[-1] // 2, 2)
+            .mean((-3, -1)), (sample(("f32", (2, 3, 4, 6)), kernel_size=(2, 2)),),
+            ("AveragePool",)),
+    library("sort", Kind.OPAQUE, (form("sort.default", ("self",), ("dim", "descending")),
+                                  form("sort.stable", ("self",), ("stable", "dim",
+                                                                  "descending"))),
+            _sorted_type, _comparisons, _np_sort,
+            (sample(("f32", (3, 7)), dim=1, descending=True), sample(("f32", (3, 7)), dim=0))),
+    library("topk", Kind.OPAQUE, default_form("topk", ("self",), ("k", "dim", "largest",
+                                                                  "sorted")),
+            _sorted_type, _comparisons, _np_topk, (sample(("f32", (3, 7)), k=2, dim=1),),
+            ("TopK",)),
+    library("embedding_backward", Kind.SCATTER,
+            default_form("embedding_dense_backward", ("grad_output", "indices"),
+                         ("num_weights", "padding_idx", "scale_grad_by_freq")),
+            lambda xs, at: (dense(xs[0].dtype, (at["num_weights"], xs[0].shape[-1])),),
+            lambda node: product(list(_shapes(node)[0])), _none,
+            (sample(("f32", (4, 3)), ("i64", (4,)), num_weights=6, padding_idx=-1,
+                    scale_grad_by_freq=False),)),
+    library("seed", Kind.OPAQUE, (Form("onetrip.seed.default", (), ("device", "salt")),),
+            _seed_type, _none, lambda at: np.asarray(1234), (sample(device="cpu", salt=0),)),
+)  # fmt: skip

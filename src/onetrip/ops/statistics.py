@@ -1,0 +1,405 @@
+"""Composites of reductions and slices: variances, norms, extremes with positions, splits, losses.
+
+Each expands to primitives in operation precision with one final rounding, unless eager itself
+rounds in between (logsumexp does).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..base.dtype import i64
+from ..base.errors import Unsupported
+from ..base.sym import Dim, ceildiv
+from ..ir.graph import Node, Value
+from ..ir.types import TensorType
+from .composite import (
+    Outputs, composite, convert, count_of, dense, reduced_dims, tensor, wide,
+)  # fmt: skip
+from .normalization import moments
+from .reduction import along
+from .rows import default_form, form, sample
+from .rules import Arg, asked_float, concrete, first, index_dtype, like_first, normal_dim, reduction
+from .schema import Attrs, Builder, Op
+
+Types = tuple[TensorType, ...]
+
+
+# ---------------------------------------------------------------- variances
+
+
+def _correction(at: Attrs) -> float:
+    """What is taken off the count: 1 unless said otherwise."""
+    if at.get("correction") is not None:
+        return float(at["correction"])
+    return 1.0 if at.get("unbiased", True) else 0.0
+
+
+def _variance(build: Builder, node: Node) -> tuple[Value, Value]:
+    """(variance, mean) in operation precision, shaped as the output."""
+    x = wide(build, tensor(node, 0))
+    dims = reduced_dims(node)
+    mean, centred, _ = moments(build, x, dims)
+    keep = bool(node.attr.get("keepdim", False))
+    square = build("sum", build("mul", centred, centred), dim=dims, keepdim=keep)
+    count, off = count_of(x, dims), _correction(node.attr)
+    divisor: Any = max(count - off, 0.0) if isinstance(count, int) else count - int(off)
+    shape = node.outputs[0].type.shape
+    mean = mean if keep or not x.type.rank else build("view", mean, size=shape)
+    return build("div", square, divisor), mean
+
+
+def _var(root: bool, with_mean: bool) -> Callable[[Builder, Node], Outputs]:
+    def expand(build: Builder, node: Node) -> Outputs:
+        variance, mean = _variance(build, node)
+        spread = build("sqrt", variance) if root else variance
+        results = (spread, mean) if with_mean else (spread,)
+        return tuple(convert(build, v, o.type.dtype) for v, o in zip(results, node.outputs))
+
+    return expand
+
+
+def _variance_type(count: int) -> Callable[[tuple[Arg, ...], Attrs], Types]:
+    rule = reduction(asked_float)
+    return lambda operands, at: rule(operands, at) * count
+
+
+def _np_var(root: bool, with_mean: bool) -> Callable[..., Any]:
+    def reference(x: Any, at: Attrs) -> Any:
+        def spread(a: Any, **more: Any) -> Any:
+            return (np.std if root else np.var)(a, ddof=_correction(at), **more)
+
+        found = along(spread)(x, at)
+        return (found, along(np.mean)(x, at)) if with_mean else found
+
+    return reference
+
+
+def _variance_op(name: str, root: bool, with_mean: bool) -> Op:
+    forms = (
+        form(f"{name}.correction", ("self",), ("dim", "correction", "keepdim")),
+        form(f"{name}.dim", ("self",), ("dim", "unbiased", "keepdim")),
+        form(f"{name}.default", ("self",), ("unbiased",)),
+    )
+    samples = (
+        sample(("f32", (3, 8)), dim=(1,)), sample(("f32", (3, 8)), dim=(0,), keepdim=True),
+        sample(("bf16", (2, 9)), dim=(1,), correction=0), sample(("f32", (7,)), unbiased=False),
+    )  # fmt: skip
+    return composite(
+        name, forms, _variance_type(2 if with_mean else 1), _var(root, with_mean),
+        _np_var(root, with_mean), samples,
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------- norms and logsumexp
+
+
+def _power_norm(build: Builder, x: Value, order: float, more: dict[str, Any]) -> Value:
+    """(sum |x|^order)^(1/order), with the orders that eager spells in their own way."""
+    if order == 2:
+        return build("sqrt", build("sum", build("mul", x, x), **more))
+    size = build("abs", x)
+    if order == math.inf:
+        return build("amax", size, **more)
+    if order == -math.inf:
+        return build("amin", size, **more)
+    if order == 1:
+        return build("sum", size, **more)
+    if order == 0:
+        return build("sum", convert(build, build("ne", x, 0), x.type.dtype), **more)
+    return build("pow", build("sum", build("pow", size, order), **more), 1.0 / order)
+
+
+def _order_of(at: Attrs) -> float:
+    order = at.get("ord", at.get("p", 2))
+    return 2.0 if order is None else float(order)
+
+
+def _norm(build: Builder, node: Node) -> Outputs:
+    out = node.output.type
+    x = convert(build, convert(build, tensor(node, 0), out.dtype), out.dtype.compute)
+    more = {"dim": reduced_dims(node), "keepdim": bool(node.attr.get("keepdim", False))}
+    return (convert(build, _power_norm(build, x, _order_of(node.attr), more), out.dtype),)
+
+
+def _np_norm(x: Any, at: Attrs) -> Any:
+    order = _order_of(at)
+
+    def norm(a: Any, **more: Any) -> Any:
+        if math.isinf(order):
+            return (np.max if order > 0 else np.min)(np.abs(a), **more)
+        if order == 0:
+            return np.sum(a != 0, **more)
+        return np.sum(np.abs(a) ** order, **more) ** (1 / order)
+
+    return along(norm)(x, at)
+
+
+def _logsumexp(build: Builder, node: Node) -> Outputs:
+    """log(sum(exp(x - m))) + m, with m = max(x), or 0 where that is infinite.
+
+    Every step rounds to the operand's dtype, as eager's own steps do.
+    """
+    x, dims = tensor(node, 0), reduced_dims(node)
+    x = x if x.type.dtype.is_float else convert(build, x, node.output.type.dtype)
+    keep = bool(node.attr.get("keepdim", False))
+    peak = build("amax", x, dim=dims, keepdim=True)
+    safe = build("where", build("isinf", peak), 0.0, peak)
+    total = build("sum", build("exp", build("sub", x, safe)), dim=dims, keepdim=keep)
+    offset = safe if keep else build("view", safe, size=node.output.type.shape)
+    return (build("add", build("log", total), offset),)
+
+
+# ---------------------------------------------------------------- extremes with positions
+
+
+def _extreme_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
+    return reduction(first)(operands, at) + reduction(index_dtype)(operands, at)
+
+
+def _extreme(name: str) -> Callable[[Builder, Node], Outputs]:
+    """Values and positions: two components of one reduction."""
+
+    def expand(build: Builder, node: Node) -> Outputs:
+        x = tensor(node, 0)
+        more = {"dim": node.attr["dim"], "keepdim": bool(node.attr.get("keepdim", False))}
+        return build(f"{name}_value", x, **more), build(f"arg{name}", x, **more)
+
+    return expand
+
+
+def _np_extreme(name: str) -> Callable[..., Any]:
+    value, place = getattr(np, name), getattr(np, f"arg{name}")
+
+    def reference(x: Any, at: Attrs) -> Any:
+        more = {"axis": at["dim"], "keepdims": bool(at.get("keepdim", False))}
+        return value(x, **more), place(x, **more)
+
+    return reference
+
+
+def _extreme_op(name: str) -> Op:
+    return composite(
+        f"{name}_dim", (form(f"{name}.dim", ("self",), ("dim", "keepdim")),), _extreme_type,
+        _extreme(name), _np_extreme(name),
+        (sample(("f32", (3, 5)), dim=1), sample(("i64", (3, 5)), dim=0, keepdim=True),
+         sample(("bf16", (4, 3)), dim=-1)),
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------- splits
+
+
+def _pieces(x: TensorType, at: Attrs) -> tuple[int, list[Dim]]:
+    """(dimension, sizes of the pieces)."""
+    k = normal_dim(at.get("dim", 0), x.rank)
+    size = x.shape[k]
+    asked: Any = at.get("split_sizes", at.get("split_size"))
+    if "chunks" in at:
+        asked = ceildiv(size, at["chunks"]) or 1
+    if isinstance(asked, tuple):
+        return k, list(asked)
+    count = concrete(ceildiv(size, asked), "the number of pieces")
+    last = size - asked * (count - 1)
+    return k, [asked] * (count - 1) + [last] if count else [size]
+
+
+def _split_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
+    x = operands[0]
+    k, sizes = _pieces(x, at)
+    return tuple(dense(x.dtype, (*x.shape[:k], n, *x.shape[k + 1 :])) for n in sizes)
+
+
+def _split(build: Builder, node: Node) -> Outputs:
+    x = tensor(node, 0)
+    k, sizes = _pieces(x.type, node.attr)
+    start: Dim = 0
+    found: list[Value] = []
+    for n in sizes:
+        found.append(build("slice", x, dim=k, start=start, end=start + n, step=1))
+        start = start + n
+    return tuple(found)
+
+
+def _np_split(x: Any, at: Attrs) -> Any:
+    k, sizes = _pieces(TensorType.dense(i64, x.shape), at)
+    return tuple(np.split(x, np.cumsum(sizes)[:-1].astype(int), k))
+
+
+def _unbind_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
+    x = operands[0]
+    k = normal_dim(at.get("dim", 0), x.rank)
+    count = concrete(x.shape[k], "the number of slices")
+    return (dense(x.dtype, (*x.shape[:k], *x.shape[k + 1 :])),) * count
+
+
+def _unbind(build: Builder, node: Node) -> Outputs:
+    x = tensor(node, 0)
+    k = normal_dim(node.attr.get("dim", 0), x.type.rank)
+    return tuple(build("select", x, dim=k, index=n) for n in range(len(node.outputs)))
+
+
+def _glu_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
+    x = operands[0]
+    k = normal_dim(at.get("dim", -1), x.rank)
+    return (dense(x.dtype, (*x.shape[:k], x.shape[k] // 2, *x.shape[k + 1 :])),)
+
+
+def halves(build: Builder, x: Value, k: int) -> tuple[Value, Value]:
+    """Both halves of x along dimension k."""
+    half = x.type.shape[k] // 2
+    a, b = (build("slice", x, dim=k, start=s, end=s + half, step=1) for s in (0, half))
+    return a, b
+
+
+def _glu(build: Builder, node: Node) -> Outputs:
+    """a / (1 + exp(-b)) of the halves (a, b)."""
+    x = tensor(node, 0)
+    a, b = halves(build, x, normal_dim(node.attr.get("dim", -1), x.type.rank))
+    gate = build("reciprocal", build("add", build("exp", build("neg", wide(build, b))), 1))
+    return (convert(build, build("mul", wide(build, a), gate), node.output.type.dtype),)
+
+
+def _np_glu(x: Any, at: Attrs) -> Any:
+    a, b = np.split(x, 2, at.get("dim", -1))
+    return a / (1 + np.exp(-b))
+
+
+# ---------------------------------------------------------------- losses and pooling
+
+NONE, MEAN, SUM = 0, 1, 2
+
+
+def _loss_dtype(operands: tuple[Arg, ...], at: Attrs) -> Types:
+    x = operands[0]
+    whole = at.get("reduction", MEAN) == NONE
+    return (dense(x.dtype, x.shape if whole else ()),)
+
+
+def _mse(build: Builder, node: Node) -> Outputs:
+    """(a - b)^2, rounded once, then its mean or sum."""
+    d = build("sub", *(wide(build, tensor(node, k)) for k in (0, 1)))
+    y = convert(build, build("mul", d, d), node.output.type.dtype)
+    reduce = {NONE: None, MEAN: "mean", SUM: "sum"}[node.attr.get("reduction", MEAN)]
+    return (y if reduce is None else build(reduce, y),)
+
+
+def _np_mse(a: Any, b: Any, at: Attrs) -> Any:
+    y = (a - b) ** 2
+    return {NONE: lambda v: v, MEAN: np.mean, SUM: np.sum}[at.get("reduction", MEAN)](y)
+
+
+def _nll_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
+    x = operands[0]
+    if len(operands) != 2 or x.rank != 2:
+        raise Unsupported("only unweighted nll_loss of two dimensions is compiled")
+    shape = (x.shape[0],) if at["reduction"] == NONE else ()
+    return dense(x.dtype, shape), dense(x.dtype, ())
+
+
+def _nll(build: Builder, node: Node) -> Outputs:
+    """-x[i, target[i]] where the target counts; mean over those that count."""
+    x, target = tensor(node, 0), tensor(node, 1)
+    counted = build("ne", target, node.attr["ignore_index"])
+    safe = build("unsqueeze", build("where", counted, target, 0), dim=1)
+    picked = build("squeeze", build("gather", x, safe, dim=1), dim=1)
+    losses = build("where", counted, build("neg", wide(build, picked)), 0.0)
+    dtype, how = x.type.dtype, node.attr["reduction"]
+    if how == NONE:
+        return convert(build, losses, dtype), build("full", size=(), fill_value=0, dtype=dtype)
+    count = build("sum", convert(build, counted, x.type.dtype.compute))
+    total = build("sum", losses)
+    loss = build("div", total, count) if how == MEAN else total
+    return tuple(convert(build, v, dtype) for v in (loss, count))
+
+
+def _np_nll(x: Any, target: Any, at: Attrs) -> Any:
+    counted = target != at["ignore_index"]
+    losses = np.where(counted, -x[np.arange(len(x)), np.where(counted, target, 0)], 0.0)
+    if at["reduction"] == NONE:
+        return losses, np.zeros(())
+    total = losses.sum()
+    return total / counted.sum() if at["reduction"] == MEAN else total, 1.0 * counted.sum()
+
+
+def _pool_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
+    x = operands[0]
+    if tuple(at["output_size"]) != (1, 1):
+        raise Unsupported("adaptive pooling to more than one element is a library call")
+    return (dense(x.dtype, (*x.shape[:-2], 1, 1)),)
+
+
+def _pool(build: Builder, node: Node) -> Outputs:
+    return (build("mean", tensor(node, 0), dim=(-2, -1), keepdim=True),)
+
+
+def _log_sigmoid(build: Builder, node: Node) -> Outputs:
+    """log_sigmoid(x), and the exp(-|x|) that its gradient reads where it is kept."""
+    x = tensor(node, 0)
+    y = build("log_sigmoid", x)
+    if 0 in node.outputs[1].type.shape:
+        return y, None
+    e = build("exp", build("neg", build("abs", wide(build, x))))
+    return y, convert(build, e, x.type.dtype)
+
+
+PIECES = ("f32", (2, 7, 4))
+NORMS = tuple(sample(("f32", (3, 5)), dim=(1,), ord=o) for o in (2, 1, 0, 3, math.inf, -math.inf))
+OPS: tuple[Op, ...] = (
+    _variance_op("var", False, False),
+    _variance_op("std", True, False),
+    _variance_op("var_mean", False, True),
+    _variance_op("std_mean", True, True),
+    composite("vector_norm",
+              (form("linalg_vector_norm.default", ("self",), ("ord", "dim", "keepdim", "dtype")),
+               form("norm.ScalarOpt_dim", ("self",), ("p", "dim", "keepdim")),
+               form("norm.Scalar", ("self",), ("p",))),
+              reduction(asked_float), _norm, _np_norm,
+              (*NORMS, sample(("bf16", (3, 5)), dim=(0,), keepdim=True), sample(("f32", (4, 2)))),
+              onnx=("ReduceL2",)),
+    composite("logsumexp", (form("logsumexp.default", ("self",), ("dim", "keepdim")),),
+              reduction(asked_float), _logsumexp,
+              lambda x, at: along(lambda a, **k: np.log(np.sum(np.exp(a), **k)))(x, at),
+              (sample(("f32", (3, 5)), dim=(1,)), sample(("bf16", (3, 5)), dim=(0,),
+                                                         keepdim=True)),
+              onnx=("ReduceLogSumExp",)),
+    _extreme_op("max"),
+    _extreme_op("min"),
+    composite("split", (form("split.Tensor", ("self",), ("split_size", "dim")),
+                        form("unsafe_split.Tensor", ("self",), ("split_size", "dim")),
+                        form("split.sizes", ("self",), ("split_size", "dim")),
+                        form("split_with_sizes.default", ("self",), ("split_sizes", "dim")),
+                        form("unsafe_split_with_sizes.default", ("self",),
+                             ("split_sizes", "dim")),
+                        form("chunk.default", ("self",), ("chunks", "dim")),
+                        form("unsafe_chunk.default", ("self",), ("chunks", "dim"))),
+              _split_type, _split, _np_split,
+              (sample(PIECES, split_size=3, dim=1), sample(PIECES, split_sizes=(1, 4, 2), dim=-2),
+               sample(PIECES, chunks=2, dim=0), sample(PIECES, chunks=3, dim=1)),
+              onnx=("Split",)),
+    composite("unbind", (form("unbind.int", ("self",), ("dim",)),), _unbind_type, _unbind,
+              lambda x, at: tuple(np.moveaxis(x, at.get("dim", 0), 0)),
+              (sample(PIECES), sample(PIECES, dim=-1))),
+    composite("glu", default_form("glu", ("self",), ("dim",)), _glu_type, _glu, _np_glu,
+              (sample(("f32", (3, 8))), sample(("bf16", (4, 3)), dim=0))),
+    composite("log_sigmoid_forward", default_form("log_sigmoid_forward"), like_first(2),
+              _log_sigmoid, lambda x, at: (-np.logaddexp(0, -x), np.exp(-np.abs(x))),
+              (sample(("f32", (3, 4))), sample(("bf16", (5,))))),
+    composite("mse_loss", default_form("mse_loss", ("self", "target"), ("reduction",)),
+              _loss_dtype, _mse, _np_mse,
+              tuple(sample(("f32", (3, 4)), ("f32", (3, 4)), reduction=r) for r in range(3))),
+    composite("nll_loss", default_form("nll_loss_forward", ("self", "target", "weight?"),
+                                       ("reduction", "ignore_index")),
+              _nll_type, _nll, _np_nll,
+              tuple(sample(("f32", (5, 4)), ("i64", (5,)), reduction=r, ignore_index=1)
+                    for r in range(3))),
+    composite("adaptive_avg_pool2d",
+              (form("_adaptive_avg_pool2d.default", ("self",), ("output_size",)),), _pool_type,
+              _pool, lambda x, at: x.mean((-2, -1), keepdims=True),
+              (sample(("f32", (2, 3, 4, 5)), output_size=(1, 1)),),
+              onnx=("GlobalAveragePool",)),
+)  # fmt: skip

@@ -1,0 +1,89 @@
+"""Composites -> primitives: every composite node becomes the nodes that it means.
+
+    softmax(x)  ->  to, amax, sub, exp, sum, div, to        (origin and call are the node's)
+
+The last nodes take over the composite's own output values, so users of it do not change. Nested
+composites expand until only primitives, library calls and externs are left. Deterministic: names
+are `<first output>_e<number>`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+
+from ..base.errors import VerifyError
+from ..ir.graph import Graph, Node, Operand, Value
+from ..ops.build import Recorder
+from ..ops.schema import Composite
+from ..ops.table import OPS
+
+
+def expand(graph: Graph) -> Graph:
+    """The graph without composites; types and names of existing values stay."""
+    taken = {v.name for v in graph.values()}
+    made: list[Node] = []
+    for node in graph.nodes:
+        made.extend(_expanded(node, taken))
+    return graph.with_nodes(tuple(made))
+
+
+def _expanded(node: Node, taken: set[str]) -> Iterator[Node]:
+    op = OPS.get(node.op)
+    if op is None or not isinstance(op.body, Composite):
+        yield node
+        return
+    recorder = Recorder(_names(node.name, taken).__next__, node.origin, node.call)
+    results = op.body.expand(recorder, node)
+    for inner in _renamed(node, recorder, results):
+        yield from _expanded(inner, taken)
+
+
+def _names(stem: str, taken: set[str]) -> Iterator[str]:
+    for number in count():
+        name = f"{stem}_e{number}"
+        if name not in taken:
+            taken.add(name)
+            yield name
+
+
+def _renamed(
+    node: Node, recorder: Recorder, results: tuple[Value | None, ...]
+) -> tuple[Node, ...]:
+    """The new nodes, the results under the names and types of the node's own outputs."""
+    if len(results) != len(node.outputs):
+        raise _wrong(node, f"{len(node.outputs)} outputs", f"{len(results)}")
+    produced = {v.name for n in recorder.nodes for v in n.outputs}
+    final: dict[str, Value] = {}
+    for own, result in zip(node.outputs, results):
+        if result is None:
+            continue
+        _check(node, own, result)
+        if result.name not in produced or result.name in final:
+            result = recorder("clone", result)
+        final[result.name] = own
+    return tuple(_with_values(n, final) for n in recorder.nodes)
+
+
+def _check(node: Node, own: Value, result: Value) -> None:
+    if result.type.dtype is not own.type.dtype or result.type.shape != own.type.shape:
+        raise _wrong(node, str(own.type), str(result.type))
+
+
+def _wrong(node: Node, expected: str, found: str) -> VerifyError:
+    return VerifyError(
+        f"the expansion of {node.op} does not give what the node has",
+        expected=expected,
+        found=found,
+        where=str(node.origin),
+        next_step=f"correct the entry of {node.op} in ops/",
+    )
+
+
+def _with_values(node: Node, final: dict[str, Value]) -> Node:
+    def new(x: Operand) -> Operand:
+        return final.get(x.name, x) if isinstance(x, Value) else x
+
+    inputs = tuple(map(new, node.inputs))
+    outputs = tuple(final.get(v.name, v) for v in node.outputs)
+    return Node(node.op, inputs, outputs, node.attrs, node.origin, node.call)
