@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 
-from ..base.sym import Dim, Var
+from ..base.sym import Dim, Opaque, Sym, Var, atoms
 from .expr import Expr, Load, Reduced, Reduction, Scanned, payloads, walk
 from .types import TensorType
 
@@ -86,6 +86,12 @@ class Store:
         """Every expression that stands directly in the store."""
         indirect = tuple(p for d in self.index for p in payloads(d))
         return (self.value, *indirect, *(() if self.guard is None else (self.guard,)))
+
+    @cached_property
+    def free(self) -> frozenset[Sym]:
+        """The axis variables and sizes on which index, value and guard depend."""
+        direct = frozenset(a for d in self.index for a in atoms(d) if not isinstance(a, Opaque))
+        return direct.union(*(e.free for e in self.roots))
 
 
 @dataclass(frozen=True)
