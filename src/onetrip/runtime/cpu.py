@@ -47,6 +47,9 @@ class CpuBackend:
         libraries = build(self.emit(segments), self.prelude, cache=self.cache)
         return [_action(_function(libraries, k)) for k in range(len(segments))]
 
+    def queue(self) -> int:
+        return 0
+
     def arena(self, size: int) -> Tensor:
         return torch.empty(size, dtype=torch.uint8)
 

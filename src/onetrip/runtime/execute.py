@@ -67,6 +67,10 @@ class Backend(Protocol):
         """One action for each run of consecutive launches; all are built at once."""
         ...
 
+    def queue(self) -> int:
+        """The queue on which work is issued now: a stream's handle; 0 where work is done at once."""
+        ...
+
     def arena(self, size: int) -> Tensor:
         """`size` bytes of scratch memory (uint8)."""
         ...
@@ -117,7 +121,7 @@ class Executable:
     backend: Backend
     checked: frozenset[int] = frozenset()
     """Positions of inputs whose strides are compared at each call."""
-    _free: list[Frame] = field(default_factory=list)
+    _free: dict[int, list[Frame]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
@@ -125,15 +129,14 @@ class Executable:
         self._actions = _compile_steps(self.program, self._layout, self.backend)
         self._results = [_result(o, self._layout) for o in self.program.outputs]
         self._inputs = [
-            _input(k, v, self._layout, k in self.checked)
+            _input(v, self._layout, k in self.checked)
             for k, v in enumerate(self.program.inputs)
         ]
-        self._fixed_arena = isinstance(self.program.arena_bytes, int)
-        self._arena_size = dim_function(self.program.arena_bytes, self.program.sizes)
 
     def __call__(self, arguments: list[Any]) -> list[Any]:
         """Runs once; empties `arguments`, as the boxed calling convention asks."""
-        frame = self._take()
+        queue = self.backend.queue()
+        frame = self._take(queue)
         try:
             for bind, argument in zip(self._inputs, arguments, strict=True):
                 bind(frame, argument)
@@ -142,38 +145,33 @@ class Executable:
                 act(frame)
             return [r(frame) for r in self._results]
         finally:
-            self._return(frame)
+            self._return(frame, queue)
 
     _boxed_call = True
 
-    def _take(self) -> Frame:
+    def _take(self, queue: int) -> Frame:
+        """A frame whose earlier work lies on the same queue, so that work on it stays in order."""
         with self._lock:
-            if self._free:
-                return self._free.pop()
+            idle = self._free.setdefault(queue, [])
+            if idle:
+                return idle.pop()
         layout = self._layout
         frame = Frame(
             (ctypes.c_void_p * max(1, len(layout.slots)))(),
             [None] * len(layout.slots),
             (ctypes.c_int64 * max(1, len(self.program.sizes)))(),
         )
-        if self._fixed_arena:
-            self.reserve(frame)
+        if not layout.symbolic_arena:
+            _reserver(self.program, self.backend)(frame)
             for act in layout.fixed:
                 act(frame)
         return frame
 
-    def reserve(self, frame: Frame) -> None:
-        """Gives the frame an arena of the size this call needs."""
-        need = self._arena_size(frame.sizes)
-        if need and (frame.arena is None or frame.arena.numel() < need):
-            frame.arena = self.backend.arena(need)
-            frame.base = frame.arena.data_ptr()
-
-    def _return(self, frame: Frame) -> None:
+    def _return(self, frame: Frame, queue: int) -> None:
         keep = self._layout.kept
         frame.tensors = [t if k in keep else None for k, t in enumerate(frame.tensors)]
         with self._lock:
-            self._free.append(frame)
+            self._free[queue].append(frame)
 
 
 class _Layout:
@@ -222,15 +220,12 @@ def _made(step: Step) -> tuple[Value, ...]:
 # ---------------------------------------------------------------- inputs and results
 
 
-def _input(
-    position: int, value: Value, layout: _Layout, checked: bool
-) -> Callable[[Frame, Any], None]:
+def _input(value: Value, layout: _Layout, checked: bool) -> Callable[[Frame, Any], None]:
     slot = layout.slots[value.name]
     launched = value.name in layout.launched or any(
         isinstance(s, Alias) and s.source == value.name for s in layout.program.steps
     )
     expected = value.type.strides if all(isinstance(s, int) for s in value.type.strides) else None
-    del position
 
     def bind(frame: Frame, argument: Any) -> None:
         if isinstance(argument, Tensor):

@@ -62,6 +62,9 @@ class GpuBackend:
                 )
             )
 
+    def queue(self) -> int:
+        return 0 if self.device.type == "cpu" else torch.cuda.current_stream(self.device).cuda_stream
+
     def arena(self, size: int) -> Tensor:
         return torch.empty(size, dtype=torch.uint8, device=self.device)
 
