@@ -70,10 +70,11 @@ UNARY: dict[str, Row] = {
         "erfc", "sqrt", "erfinv",
     ),
     "silu": Row("x / (T(1) + ot::exp(-x))", F.silu),
+    "erf_short": Row("ot::erf_short(x)", torch.erf),
     "gelu": Row(f"x * T(0.5) * (T(1) + ot::erf(x * T({math.sqrt(0.5)!r})))", F.gelu),
     "gelu_tanh": Row(
         "T(0.5) * x * (T(1) + ot::tanh("
-        f"T({math.sqrt(2 / math.pi)!r}) * (x + T(0.044715) * (x * x * x))))",
+        f"T({math.sqrt(2 / math.pi)!r}) * ot::fma(vec<T>(T(0.044715)), x * x * x, x)))",
         lambda x: F.gelu(x, approximate="tanh"),
     ),
     "softplus": Row("ot::where(x > T(20), x, ot::log1p(ot::exp(x)))", F.softplus),
@@ -89,12 +90,16 @@ UNARY: dict[str, Row] = {
 
 BINARY: dict[str, Row] = _binary(
     pow=torch.pow, atan2=torch.atan2, hypot=torch.hypot, fmod=torch.fmod,
-    floor_mod=torch.remainder, floor_div=torch.floor_divide,
-    trunc_div=lambda x, y: torch.div(x, y, rounding_mode="trunc"),
-    maximum=torch.maximum, minimum=torch.minimum, fmax=torch.fmax, fmin=torch.fmin,
+    floor_mod=torch.remainder,     maximum=torch.maximum, minimum=torch.minimum, fmax=torch.fmax, fmin=torch.fmin,
     copysign=torch.copysign,
 )  # fmt: skip
 BINARY |= {
+    "floor_div": Row("ot::floor_div_in<M>(x, y)", torch.floor_divide, binary=True),
+    "trunc_div": Row(
+        "ot::trunc(round_to<M>(x / y))",
+        lambda x, y: torch.div(x, y, rounding_mode="trunc"),
+        binary=True,
+    ),
     "add": Row("x + y", torch.add, binary=True),
     "div": Row("x / y", torch.div, binary=True),
     "logaddexp": Row(
@@ -176,7 +181,7 @@ def samples(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
     def bits() -> Tensor:
         high = torch.randint(info.min, info.max, (_COUNT,), generator=g, dtype=torch.int64)
-        return high.to(ints).view(dtype)
+        return high.to(ints).view(dtype).nan_to_num(math.nan, math.inf, -math.inf)
 
     def scaled(scale: float) -> Tensor:
         return (torch.randn(_COUNT, generator=g, dtype=torch.float64) * scale).to(dtype)
@@ -189,17 +194,22 @@ def samples(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return torch.cat([x, x[:keep]]), torch.cat([y, y[:keep]])
 
 
-def ulps(a: Tensor, b: Tensor) -> float:
-    """The most representable values between a and b; 0 when bit-equal (any NaN equals any NaN)."""
+def ulps(a: Tensor, b: Tensor) -> int:
+    """The most representable values between a and b; 0 when bit-equal (any NaN equals any NaN).
+
+    0.0 and -0.0 are one apart; values of opposite sign count half their distance.
+    """
     ints = INTS[a.dtype]
-    top = torch.iinfo(ints).min
+    lowest = torch.iinfo(ints).min
 
     def ordered(x: Tensor) -> Tensor:
-        i = x.view(ints).to(torch.float64 if ints is torch.int64 else torch.int64)
-        return torch.where(i < 0, top - i, i)
+        i = x.view(ints).to(torch.int64)
+        return torch.where(i < 0, lowest - i, i)
 
-    gap = (ordered(a) - ordered(b)).abs()
+    i, j = ordered(a), ordered(b)
+    gap = (i - j).abs()
+    gap = torch.where((i < 0) != (j < 0), (i.abs() >> 1) + (j.abs() >> 1), gap)
     gap = torch.where((gap == 0) & (a.signbit() != b.signbit()), torch.ones_like(gap), gap)
     gap = torch.where(a.isnan() & b.isnan(), torch.zeros_like(gap), gap)
     gap = torch.where(a.isnan() ^ b.isnan(), torch.full_like(gap, 2**40), gap)
-    return float(gap.max())
+    return int(gap.max())

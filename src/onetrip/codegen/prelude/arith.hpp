@@ -168,12 +168,12 @@ template <class T> OT_INLINE vec<T> minimum(vec<T> a, vec<T> b) {
   if constexpr (is_float<T>::value) return where(a != a, a, m);
   else return m;
 }
-// The one that is a number, if only one is.
+// The one that is a number, if only one is; a where they are equal.
 template <class T> OT_INLINE vec<T> fmax(vec<T> a, vec<T> b) {
-  return where((b != b) | (a > b), a, b);
+  return where((b != b) | (a >= b), a, b);
 }
 template <class T> OT_INLINE vec<T> fmin(vec<T> a, vec<T> b) {
-  return where((b != b) | (a < b), a, b);
+  return where((b != b) | (a <= b), a, b);
 }
 // x unless it is below (above) the bound: keeps NaN, and -0.0 against a bound of 0.
 template <class T> OT_INLINE vec<T> clamp_min(vec<T> x, vec<T> low) {

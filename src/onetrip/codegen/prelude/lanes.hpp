@@ -29,29 +29,24 @@ namespace ot {
 constexpr int W = OT_BYTES / 4;  // lanes: as many as fit one register of 32-bit values
 
 template <int bytes> struct int_of_size;
-template <> struct int_of_size<1> { typedef int8_t type; };
-template <> struct int_of_size<2> { typedef int16_t type; };
-template <> struct int_of_size<4> { typedef int32_t type; };
-template <> struct int_of_size<8> { typedef int64_t type; };
+template <> struct int_of_size<1> { typedef int8_t type; typedef uint8_t bits; };
+template <> struct int_of_size<2> { typedef int16_t type; typedef uint16_t bits; };
+template <> struct int_of_size<4> { typedef int32_t type; typedef uint32_t bits; };
+template <> struct int_of_size<8> { typedef int64_t type; typedef uint64_t bits; };
 template <class T> using signed_like = typename int_of_size<sizeof(T)>::type;
 
 template <class T> struct is_float { static constexpr bool value = false; };
 template <> struct is_float<float> { static constexpr bool value = true; };
 template <> struct is_float<double> { static constexpr bool value = true; };
 
+template <bool, class A, class B> struct choice { typedef A type; };
+template <class A, class B> struct choice<false, A, B> { typedef B type; };
+
 // The integer with the width of To and the sign of From; To itself where a float takes part.
-template <class To, class From, bool = is_float<To>::value || is_float<From>::value>
-struct with_sign_of { typedef To type; };
-template <class To, class From> struct with_sign_of<To, From, false> {
-  template <class S, bool is_signed> struct pick { typedef S type; };
-  template <class S> struct pick<S, false> { typedef decltype(unsigned_of(S())) type; };
-  static uint8_t unsigned_of(int8_t);
-  static uint16_t unsigned_of(int16_t);
-  static uint32_t unsigned_of(int32_t);
-  static uint64_t unsigned_of(int64_t);
-  typedef typename pick<signed_like<To>, (From(-1) < From(0))>::type type;
-};
-template <class To, class From> using same_sign = typename with_sign_of<To, From>::type;
+template <class To, class From> using same_sign = typename choice<
+    is_float<To>::value || is_float<From>::value, To,
+    typename choice<(From(-1) < From(0)), signed_like<To>,
+                    typename int_of_size<sizeof(To)>::bits>::type>::type;
 
 template <class T> struct vec;
 template <class To, class From> OT_INLINE vec<To> convert(vec<From> x);

@@ -91,7 +91,8 @@ OT_BINARY(pow, _u10, pow)
 OT_BINARY(atan2, _u10, atan2)
 OT_BINARY(hypot, _u05, hypot)
 OT_BINARY(fmod, , fmod)
-// Eager calls libm for these two.
+// Eager calls libm for these. Sleef's fmod yields NaN where the quotient overflows; libm's is exact.
+OT_LIBM_BINARY(fmod_exact, fmod)
 OT_LIBM_UNARY(asinh, asinh)
 OT_LIBM_UNARY(acosh, acosh)
 
@@ -109,36 +110,48 @@ template <class T> OT_INLINE vec<T> floor_mod(vec<T> a, vec<T> b) {
   return where((r != zero) & ((b < zero) != (r < zero)), r + b, r);
 }
 // floor(a / b) as of exact quotients: a - fmod(a, b) divides without rounding across an integer.
-template <class T> OT_INLINE vec<T> floor_div(vec<T> a, vec<T> b) {
-  vec<T> r = fmod(a, b), zero(T(0)), one(T(1));
-  vec<T> q = (a - r) / b;
-  q = where((r != zero) & ((b < zero) != (r < zero)), q - one, q);
+// Every step rounds to M, the type in memory.
+template <class M, class T> OT_INLINE vec<T> floor_div_in(vec<T> a, vec<T> b) {
+  vec<T> zero(T(0)), one(T(1));
+  vec<T> r = round_to<M>(fmod_exact(a, b)), plain = round_to<M>(a / b);
+  vec<T> q = round_to<M>(round_to<M>(a - r) / b);
+  q = where((r != zero) & ((b < zero) != (r < zero)), round_to<M>(q - one), q);
   vec<T> whole = floor(q);
-  whole = where(q - whole > vec<T>(T(0.5)), whole + one, whole);
-  whole = where(q == zero, copysign(zero, a / b), whole);
-  return where(b == zero, a / b, whole);
+  whole = where(round_to<M>(q - whole) > vec<T>(T(0.5)), round_to<M>(whole + one), whole);
+  whole = where(q == zero, copysign(zero, plain), whole);
+  return where(b == zero, plain, whole);
 }
+template <class T> OT_INLINE vec<T> floor_div(vec<T> a, vec<T> b) {
+  return floor_div_in<T>(a, b);
+}
+
+// ---- eager's short erf -----------------------------------------------------------------------
+
+// Abramowitz and Stegun 7.1.26, within 1.5e-7 of erf: eager's erf of bf16 and f16, so only this
+// spelling has its bits. It is far from erf near 0.
+OT_INLINE vec<float> erf_short(vec<float> x) {
+  vec<float> one(1.0f), t = one / fma(vec<float>(0.3275911f), abs(x), one);
+  vec<float> r = fma(vec<float>(1.061405429f), t, vec<float>(-1.453152027f));
+  r = fma(r, t, vec<float>(1.421413741f));
+  r = fma(r, t, vec<float>(-0.284496736f));
+  r = fma(r, t, vec<float>(0.254829592f));
+  vec<float> magnitude = fma(-exp(-(x * x)) * t, r, one);
+  return bitcast<float>(bitcast<int32_t>(magnitude) ^ bitcast<int32_t>(sign_bit_of(x)));
+}
+OT_INLINE vec<double> erf_short(vec<double> x) { return erf(x); }
 
 // ---- digamma ---------------------------------------------------------------------------------
 
 // psi(x): reflection for x < 0, recurrence up to 10, then the asymptotic series in 1 / x^2
 // (Abramowitz and Stegun 6.3.7, 6.3.5, 6.3.18).
-template <class T> OT_INLINE T digamma_lane(T x) {
+template <class T> OT_INLINE T digamma_positive(T x) {
   constexpr double series[] = {8.33333333333333333333e-2,  -2.10927960927960927961e-2,
                                7.57575757575757575758e-3,  -4.16666666666666666667e-3,
                                3.96825396825396825397e-3,  -8.33333333333333333333e-3,
                                8.33333333333333333333e-2};
-  if (x == 0) return ::copysign((T)__builtin_inf(), -x);
-  T reflected = 0;
-  if (x < 0) {
-    if (x == ::trunc(x)) return (T)__builtin_nan("");
-    double whole, part = ::modf((double)x, &whole);
-    reflected = (T)(-3.14159265358979323846 / ::tan(3.14159265358979323846 * part));
-    x = 1 - x;
-  }
   T sum = 0;
   for (; x < 10; x += 1) sum -= 1 / x;
-  if (x == 10) return reflected + sum + (T)2.25175258906672110764;
+  if (x == 10) return sum + (T)2.25175258906672110764;
   T tail = 0;
   if (x < (T)1e17) {
     T z = 1 / (x * x);
@@ -146,7 +159,15 @@ template <class T> OT_INLINE T digamma_lane(T x) {
     tail *= z;
   }
   T log_x = sizeof(T) == 4 ? (T)::logf((float)x) : (T)::log((double)x);
-  return reflected + sum + log_x - (T)0.5 / x - tail;
+  return sum + log_x - (T)0.5 / x - tail;
+}
+template <class T> OT_INLINE T digamma_lane(T x) {
+  constexpr double pi = 3.14159265358979323846;
+  if (x == 0) return ::copysign((T)__builtin_inf(), -x);
+  if (!(x < 0)) return digamma_positive(x);
+  if (x == ::trunc(x)) return (T)__builtin_nan("");
+  double whole, part = ::modf((double)x, &whole);
+  return digamma_positive(1 - x) - (T)(pi / ::tan(pi * part));
 }
 template <class T> OT_INLINE vec<T> digamma(vec<T> x) {
   return map_lanes<T>(x, [](T v) { return digamma_lane(v); });

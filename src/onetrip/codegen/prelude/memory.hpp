@@ -121,6 +121,11 @@ template <> struct form<bool> {
   }
 };
 
+// x rounded to the type in memory M, and back in a register.
+template <class M> OT_INLINE vec<register_type<M>> round_to(vec<register_type<M>> x) {
+  return form<M>::decode(form<M>::encode(x));
+}
+
 // ---- contiguous ------------------------------------------------------------------------------
 
 template <class T> OT_INLINE vec<T> load_bits(const T* p) {
