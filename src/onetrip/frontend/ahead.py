@@ -19,7 +19,9 @@ from unittest import mock
 import torch
 import torch.fx
 from torch import Tensor
-from torch._dynamo import convert_frame, eval_frame, pgo
+from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list, reset_code
+from torch._dynamo import convert_frame, pgo
+from torch._dynamo.exc import TorchDynamoException
 from torch._functorch import config as functorch_config
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -27,10 +29,10 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 
-from onetrip.base.errors import CaptureError, OnetripError
-from onetrip.frontend.capture import CapturedGraph, make_backend
-from onetrip.frontend.fakes import fake_copy, indexed
-from onetrip.frontend.offdevice import device_at_hand
+from ..base.errors import CaptureError, OnetripError
+from .capture import CapturedGraph, make_backend
+from .fakes import fake_copy, indexed
+from .offdevice import device_at_hand
 
 _MANY = 1 << 16  # a plan may meet the same code in more shapes than a running program
 
@@ -103,21 +105,28 @@ def _argument_names(model: Any, args: Sequence[Any]) -> list[str]:
 
 
 def _user_line(error: BaseException) -> str:
-    """Innermost frame that is neither torch's nor ours."""
-    ours = Path(__file__).parent
-    frames = [
+    """Innermost frame that is neither torch's nor ours, traced by Dynamo or executed."""
+    inside = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+    traced = getattr(error, "real_stack", None) or ()
+    users = [
         f
-        for f in traceback.extract_tb(error.__traceback__)
-        if "torch" not in Path(f.filename).parts and Path(f.filename).parent != ours
+        for f in [*traceback.extract_tb(error.__traceback__), *traced]
+        if not f.filename.startswith(inside)
     ]
-    return f"{frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}" if frames else ""
+    return f"{users[-1].filename}:{users[-1].lineno}: {users[-1].line}" if users else ""
+
+
+def _root(error: BaseException) -> BaseException:
+    """The error that torch's compiler reports: its own wrap it."""
+    inner = getattr(error, "inner_exception", None) or error.__cause__ or error.__context__
+    return _root(inner) if inner is not None and isinstance(error, TorchDynamoException) else error
 
 
 _VALUE_ERRORS = (DataDependentOutputException, DynamicOutputShapeException)
 
 
 def _capture_error(error: Exception) -> OnetripError:
-    inner = getattr(error, "inner_exception", error)
+    inner = _root(error)
     if isinstance(inner, OnetripError):
         return inner
     if isinstance(inner, _VALUE_ERRORS):
@@ -130,7 +139,7 @@ def _capture_error(error: Exception) -> OnetripError:
         )
     return CaptureError(
         "the model raised while it was traced",
-        found=f"{type(inner).__name__}: {inner}".splitlines()[0],
+        found=f"{type(inner).__name__}: {inner}".partition("\n")[0],
         where=_user_line(error),
         next_step="run the model once in eager mode with the same arguments",
     )
@@ -157,9 +166,9 @@ def _forgotten(backend: Callable[..., Any]) -> Iterator[None]:
     finally:
         handle.remove()
         for code in codes:
-            entries = eval_frame._debug_get_cache_entry_list(code)
+            entries = _debug_get_cache_entry_list(code)
             if all(getattr(e.backend, "compiler_fn", None) is backend for e in entries):
-                eval_frame.reset_code(code)
+                reset_code(code)
 
 
 # ---------------------------------------------------------------- the capture
@@ -168,13 +177,13 @@ def _forgotten(backend: Callable[..., Any]) -> Iterator[None]:
 @contextlib.contextmanager
 def _settings(dynamic_shapes: Any, training: bool) -> Iterator[None]:
     """Every graph is captured, backward too, and shapes stay fixed unless asked otherwise."""
-    limits = {"recompile_limit": _MANY, "accumulated_recompile_limit": _MANY}
     with (
         torch._dynamo.config.patch(
             automatic_dynamic_shapes=False,
             assume_static_by_default=dynamic_shapes is not True,
             suppress_errors=False,
-            **limits,
+            recompile_limit=_MANY,
+            accumulated_recompile_limit=_MANY,
         ),
         functorch_config.patch(force_non_lazy_backward_lowering=True),
         torch.set_grad_enabled(training),
@@ -216,7 +225,9 @@ def capture_graphs(
         return _answer(graph.module, mode)
 
     with device_at_hand(indexed(device)):
-        copied, fake_args, fake_kwargs = fake_copy(model, arguments, dict(kwargs or {}), mode, device)
+        copied, fake_args, fake_kwargs = fake_copy(
+            model, arguments, dict(kwargs or {}), mode, device
+        )
         if dynamic_shapes is not None and dynamic_shapes is not True:
             _mark_inputs(fake_args, fake_kwargs, dynamic_shapes, copied)
         dynamic = True if dynamic_shapes is True else None

@@ -17,13 +17,13 @@ import torch
 import torch.fx
 from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
-from torch._functorch.aot_autograd import make_boxed_func
+from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
 
-from onetrip.frontend.overlap import check_overlap, with_overlap_check
-from onetrip.frontend.rewrite import rewrite_dynamo_graph
-from onetrip.frontend.seeded import seed_random_calls
+from .overlap import check_overlap, with_overlap_check
+from .rewrite import rewrite_dynamo_graph
+from .seeded import seed_random_calls
 
 Role = Literal["inference", "forward", "backward"]
 

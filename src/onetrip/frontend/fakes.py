@@ -17,14 +17,20 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from onetrip.base.errors import CaptureError
+from ..base.errors import CaptureError
+
+
+def plain(t: Tensor) -> bool:
+    """Whether a tensor is strided memory and nothing more."""
+    subclass: bool = is_traceable_wrapper_subclass(t)
+    return t.layout == torch.strided and not t.is_nested and not subclass
 
 
 def indexed(device: torch.device) -> torch.device:
     """The device with an index where its kind has one: torch asks the hardware for it otherwise."""
-    if device.index is None and device.type not in ("cpu", "meta"):
-        return torch.device(device.type, 0)
-    return device
+    if device.type in ("cpu", "meta"):
+        return device
+    return torch.device(device.type, device.index or 0)
 
 
 class _Copier(TorchFunctionMode):
@@ -39,6 +45,8 @@ class _Copier(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        if func is Tensor.clone:  # how a parameter copies its data
+            return self.fake(args[0])
         if func is not Tensor.__deepcopy__:
             return func(*args, **(kwargs or {}))
         original, memo = args
@@ -52,15 +60,14 @@ class _Copier(TorchFunctionMode):
         Tensors that share a storage share a fake one. Layouts other than strided keep their own
         device: nothing is known about moving them.
         """
-        if t.layout != torch.strided or t.is_quantized or is_traceable_wrapper_subclass(t):
-            return t if t.is_quantized else self.mode.from_tensor(t)
+        if t.is_quantized:
+            return t
+        if not plain(t):
+            return self.mode.from_tensor(t)
         with self.mode, torch.no_grad():
             empty = torch.empty(0, dtype=t.dtype, device=self.device)
             copied = empty.set_(self._storage(t), t.storage_offset(), t.size(), t.stride())
-            if isinstance(t, nn.Parameter):
-                copied = nn.Parameter(copied, requires_grad=t.requires_grad)
-            elif t.requires_grad:
-                copied.requires_grad_()
+            copied.requires_grad_(t.requires_grad)
         copied.__dict__.update({k: v for k, v in t.__dict__.items() if k.startswith("_dynamo")})
         return copied
 
@@ -70,11 +77,6 @@ class _Copier(TorchFunctionMode):
             whole = torch.empty(original.nbytes(), dtype=torch.uint8, device=self.device)
             self.storages[original._cdata] = whole.untyped_storage()
         return self.storages[original._cdata]
-
-
-def _tensors_of(module: nn.Module) -> list[Tensor]:
-    own = [v for m in module.modules() for v in m.__dict__.values() if isinstance(v, Tensor)]
-    return [*module.parameters(), *module.buffers(), *own]
 
 
 def _holds_tensors(value: Any, seen: set[int]) -> bool:
@@ -153,9 +155,7 @@ def fake_copy(
     """
     memo: dict[int, Any] = {}
     try:
-        with _Copier(mode, indexed(device)) as copier:
-            if isinstance(model, nn.Module):
-                memo.update({id(t): copier.fake(t) for t in _tensors_of(model)})
+        with _Copier(mode, indexed(device)):
             copied = _private_model(model, memo)
             copied_args, copied_kwargs = copy.deepcopy((args, kwargs), memo)
     except (TypeError, RuntimeError) as refused:

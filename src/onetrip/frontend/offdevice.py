@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 from torch.fx import traceback as fx_traceback
 
-from onetrip.base.errors import CaptureError
+from ..base.errors import CaptureError
 
 # c10::DeviceType; the registry is an array indexed by it.
 _DEVICE_TYPES = {"cuda": 1, "hip": 6, "xpu": 12, "meta": 14}
@@ -86,7 +86,7 @@ def _call(node: Any, gradients: list[Tensor | None]) -> list[Tensor | None]:
         return list(results) if isinstance(results, (tuple, list)) else [results]
     if getattr(node, "materialize_grads", True):
         gradients = _undefined_as_zeros(node, gradients)
-    results = node.apply(*gradients)  # type: ignore[attr-defined]
+    results = node.apply(*gradients)
     results = results if isinstance(results, (tuple, list)) else (results,)
     # A Python function answers per argument; edges that lead on are those it was asked for.
     wanted = (r for r, needed in zip(results, node.needs_input_grad, strict=False) if needed)

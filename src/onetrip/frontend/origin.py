@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.fx
 
+_TORCH = str(Path(torch.__file__).parent)
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _ROOT = re.compile(r"^[LG]\['\w+'\]\.?")
 _SUBMODULE = re.compile(r"_modules\['([^']+)'\]|\['?([^\]']+)'?\]")
@@ -22,7 +24,7 @@ def _module_path(stack: Mapping[str, Any] | None) -> str:
     """Dotted path of the innermost module, relative to the compiled one; empty at its top."""
     if not stack:
         return ""
-    path = next(reversed(stack.values()))[0]
+    path = list(stack.values())[-1][0]
     relative = _SUBMODULE.sub(lambda m: "." + (m[1] or m[2]), _ROOT.sub("", path))
     return re.sub(r"\.{2,}", ".", relative).strip(".")
 
@@ -30,7 +32,7 @@ def _module_path(stack: Mapping[str, Any] | None) -> str:
 def _source_line(trace: str | None) -> str:
     """``file.py:123`` of the innermost frame that is not torch's own."""
     frames = _FRAME.findall(trace or "")
-    users = [f for f in frames if "torch" not in Path(f[0]).parts]
+    users = [f for f in frames if not f[0].startswith(_TORCH)]
     chosen = (users or frames or [("", "")])[-1]
     return f"{Path(chosen[0]).name}:{chosen[1]}" if chosen[0] else ""
 

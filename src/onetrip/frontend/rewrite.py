@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 import torch.fx
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from onetrip.frontend import torch_ops
+from . import torch_ops
+from .fakes import plain
 
 Salts = Iterator[int]
 
@@ -77,7 +77,7 @@ def _attention_with_dropout(
         scores = scores + attn_mask
     # A row that is masked out whole is 0, not NaN; a causal mask leaves no such row.
     softmax = torch.softmax if attn_mask is None else torch.ops.aten._safe_softmax
-    weights = torch.ops.onetrip.dropout(softmax(scores, -1), dropout_p, seed)
+    weights: Tensor = torch.ops.onetrip.dropout(softmax(scores, -1), dropout_p, seed)
     return (weights @ value.to(wide)).to(dtype)
 
 
@@ -114,7 +114,10 @@ def dropout(
         return input
     seed = torch.ops.onetrip.seed(input.device, salt)
     dropped: Tensor = torch.ops.onetrip.dropout(input, p, seed)
-    return input.copy_(dropped) if inplace else dropped
+    if inplace:
+        input.copy_(dropped)
+        return input
+    return dropped
 
 
 def _torch_dropout(input: Tensor, p: float, train: bool, *, salt: int) -> Tensor:
@@ -126,27 +129,22 @@ def _torch_dropout_inplace(input: Tensor, p: float, train: bool, *, salt: int) -
 
 
 _REWRITES: dict[Any, Callable[..., Tensor]] = {
-    F.scaled_dot_product_attention: attention,
-    F.dropout: dropout,
+    functional.scaled_dot_product_attention: attention,
+    functional.dropout: dropout,
     torch.dropout: _torch_dropout,
     torch.dropout_: _torch_dropout_inplace,
 }
-_COMPOSITES = (F.multi_head_attention_forward,)
+_COMPOSITES = (functional.multi_head_attention_forward,)
 """Python functions that Dynamo keeps whole and that call what `_REWRITES` replaces."""
 
 
 # ---------------------------------------------------------------- where they apply
 
 
-def _plain(t: Tensor) -> bool:
-    strided = t.layout == torch.strided and not t.is_nested
-    return strided and not is_traceable_wrapper_subclass(t)
-
-
 def _applies(arguments: tuple[Any, ...]) -> bool:
     """Whether every tensor is a plain one and the first a real floating-point one."""
     tensors = [a for a in arguments if isinstance(a, Tensor)]
-    return bool(tensors) and tensors[0].is_floating_point() and all(map(_plain, tensors))
+    return bool(tensors) and tensors[0].is_floating_point() and all(map(plain, tensors))
 
 
 class _Redirect(TorchFunctionMode):
@@ -184,8 +182,8 @@ def _example(argument: Any) -> Any:
 
 def _rewrite_node(node: torch.fx.Node, salts: Salts) -> None:
     if node.target in _COMPOSITES:
-        first = [next(salts) for _ in range(_SALTS_PER_COMPOSITE)][0]
-        node.target = _redirected(node.target, first)  # type: ignore[arg-type]
+        first, *_ = itertools.islice(salts, _SALTS_PER_COMPOSITE)
+        node.target = _redirected(node.target, first)
         return
     replacement = _REWRITES.get(node.target)
     if replacement is None:

@@ -7,6 +7,7 @@ the partitioner or any later stage.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import operator
 from collections.abc import Callable, Sequence
@@ -18,8 +19,8 @@ from torch import Tensor
 from torch._guards import detect_fake_mode
 from torch.utils.checkpoint import CheckpointPolicy
 
-from onetrip.frontend import torch_ops  # noqa: F401  (registers the operators)
-from onetrip.frontend.philox import UNIFORM_BITS
+from . import torch_ops  # noqa: F401  (registers the operators)
+from .philox import UNIFORM_BITS
 
 aten = torch.ops.aten
 ours = torch.ops.onetrip
@@ -41,7 +42,8 @@ class _Writer:
             new = graph.call_function(target, args, kwargs)
         values = torch.fx.map_arg((args, kwargs), lambda n: n.meta["val"])
         fake_args, fake_kwargs = values
-        with detect_fake_mode(_values(self._node)), torch.no_grad():
+        mode = detect_fake_mode(_values(self._node)) or contextlib.nullcontext()
+        with mode, torch.no_grad():
             new.meta = {**self._meta, "val": target(*fake_args, **fake_kwargs)}
         return new
 
@@ -71,7 +73,8 @@ def _dense_order(value: Tensor) -> list[int] | None:
     """Axes from outermost to innermost in memory, or None where the value is not dense."""
     if value.is_contiguous():
         return list(range(value.dim()))
-    order = sorted(range(value.dim()), key=lambda axis: -value.stride(axis))
+    strides = value.stride()
+    order = sorted(range(value.dim()), key=lambda axis: -strides[axis])
     return order if value.permute(order).is_contiguous() else None
 
 

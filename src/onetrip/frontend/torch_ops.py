@@ -8,21 +8,22 @@ never a mask; their stream is the one of `philox`. They must not know graphs or 
 |---|---|
 | ``seed(device, salt)`` | 0-d int64 from torch's default generator; ``salt`` tells calls apart |
 | ``uniform(seed, size, dtype)`` | uniform numbers in [0, 1), contiguous |
-| ``dropout(x, p, seed)`` | ``x * factor`` at operation precision, rounded once; its gradient is itself |
+| ``dropout(x, p, seed)`` | ``x * factor``, rounded once; its gradient is itself |
 | ``attention(...)`` | ``F.scaled_dot_product_attention`` without dropout |
 | ``attention_backward(...)`` | its gradients, recomputed through the library's attention |
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
-from onetrip.frontend.philox import dropout_factor, uniform_numbers
+from .philox import dropout_factor, uniform_numbers
 
 _LIBRARY = torch.library.Library("onetrip", "DEF")
 _PURE = (torch.Tag.pt2_compliant_tag,)
@@ -154,7 +155,7 @@ def _attention(
     scale: float | None,
     enable_gqa: bool,
 ) -> Tensor:
-    result = F.scaled_dot_product_attention(
+    result = functional.scaled_dot_product_attention(
         query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa
     )
     order = _attention_order(query, result.dim())
@@ -175,6 +176,18 @@ def _attention_fake(
     return query.new_empty_strided(shape, strides)
 
 
+@contextlib.contextmanager
+def _recording() -> Iterator[None]:
+    """Autograd switched on, also where a dispatch mode called us from beneath it."""
+    hidden = torch._C._dispatch_tls_local_exclude_set()
+    for key in ("AutogradFunctionality", "AutogradOther", "AutogradNestedTensor"):
+        hidden = hidden.remove(getattr(torch._C.DispatchKey, key))
+    shown = torch._C._dispatch_tls_local_include_set()
+    guard = torch._C._ForceDispatchKeyGuard(shown, hidden)
+    with torch.inference_mode(False), guard, torch.enable_grad():
+        yield
+
+
 def _attention_backward(
     gradient: Tensor,
     query: Tensor,
@@ -186,11 +199,18 @@ def _attention_backward(
     enable_gqa: bool,
     mask_gradient: bool,
 ) -> list[Tensor]:
-    with torch.enable_grad():
-        leaves = [t.detach().requires_grad_() for t in (query, key, value)]
+    with _recording():
+        q, k, v = leaves = [t.detach().requires_grad_() for t in (query, key, value)]
         mask = None if attn_mask is None else attn_mask.detach().requires_grad_(mask_gradient)
-        result = F.scaled_dot_product_attention(
-            *leaves, mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa
+        result = functional.scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            mask,
+            0.0,
+            is_causal,
+            scale=scale,
+            enable_gqa=enable_gqa,
         )
     sources = [*leaves, mask] if mask_gradient and mask is not None else leaves
     gradients = torch.autograd.grad(result, sources, gradient)
