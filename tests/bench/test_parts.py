@@ -9,10 +9,11 @@ from types import ModuleType
 import pytest
 import torch
 
-from onetrip.bench import accuracy, record, timing
+from onetrip.bench import record, timing
 from onetrip.bench.blocks import BLOCKS
 from onetrip.bench.models import MODELS
 from onetrip.bench.table import SIZE_NAMES, Row, Work, floor_bytes
+from onetrip.runtime import accuracy
 
 ROOT = Path(__file__).parents[2]
 

@@ -19,11 +19,12 @@ import torch
 from torch import Tensor, nn
 
 from onetrip.base.errors import UsageError
-from onetrip.bench import accuracy, timing, variants
+from onetrip.bench import timing, variants
 from onetrip.bench.blocks import BLOCKS
 from onetrip.bench.models import MODELS
 from onetrip.bench.record import Results, RowResult, VariantResult
 from onetrip.bench.table import Row, Work, floor_bytes, tensors_of, torch_dtype
+from onetrip.runtime import accuracy
 
 SUITES: dict[str, tuple[Row, ...]] = {"blocks": BLOCKS, "models": MODELS}
 PACKAGES = ("onetrip", "torch", "triton", "transformers")
@@ -237,13 +238,7 @@ def _copied(work: Work) -> Work:
 
 def _widened(work: Work) -> Work:
     """The same work in float64: inputs, and the parameters of a module."""
-
-    def wide(t: Tensor) -> Tensor:
-        if not t.is_floating_point():
-            return t
-        return t.detach().double().requires_grad_(t.requires_grad)
-
-    args = tuple(wide(a) for a in work.args)
+    args = tuple(map(accuracy.wide, work.args))
     if isinstance(work.fn, nn.Module):
         module = copy.deepcopy(work.fn).double()
         sources = tuple(module.parameters()) if work.sources else ()

@@ -1,4 +1,6 @@
-"""How far a result lies from float64, beside how far eager's own lies: the rule of the tests.
+"""How far a result lies from float64, beside how far eager's own lies: the one rule for values.
+
+`verify`, the bench and the tests judge by it. Knows tensors only, not what computed them.
 
 A result may stand at most 2 times eager's own distance from a float64 run, plus 4 units in the last
 place of its dtype. Where eager is not finite the result must be the same, and integers are equal.
@@ -55,6 +57,13 @@ def judge(
     ]
     wrong = [v for v in verdicts if not v.ok]
     return max(wrong or verdicts or [Verdict(True)], key=lambda v: v.worst_ulp)
+
+
+def wide(t: Tensor) -> Tensor:
+    """The tensor in float64, detached but asking for a gradient where `t` does; integers stay."""
+    if not t.is_floating_point():
+        return t
+    return t.detach().double().requires_grad_(t.requires_grad)
 
 
 def distance_ulp(t: Tensor, exact: Tensor) -> float:
