@@ -1,0 +1,163 @@
+"""BERT and ResNet on the CPU, and what surrounds a model's operators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from checks import check, compiled
+from torch import Tensor
+
+DTYPES = [torch.float32, torch.bfloat16]
+
+
+def bert(dtype: torch.dtype) -> Any:
+    from transformers import BertConfig, BertModel
+
+    torch.manual_seed(0)
+    config = BertConfig(
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=128,
+        vocab_size=101,
+        max_position_embeddings=64,
+        return_dict=False,
+    )
+    return BertModel(config).eval().to(dtype)
+
+
+def resnet(dtype: torch.dtype) -> Any:
+    from transformers import ResNetConfig, ResNetModel
+
+    torch.manual_seed(0)
+    config = ResNetConfig(
+        embedding_size=16, hidden_sizes=[16, 32], depths=[1, 2], return_dict=False
+    )
+    model = ResNetModel(config).eval().to(dtype)
+    for module in model.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.running_mean.normal_()
+            module.running_var.uniform_(0.5, 2)
+    return model
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_bert(dtype: torch.dtype) -> None:
+    check(bert(dtype), torch.randint(0, 101, (2, 17)))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_resnet(dtype: torch.dtype, layout: torch.memory_format) -> None:
+    images = torch.randn(2, 3, 32, 32).to(dtype).to(memory_format=layout)
+    check(resnet(dtype).to(memory_format=layout), images)
+
+
+def test_fast_numerics_is_no_farther_from_the_truth_than_eager() -> None:
+    def fn(x: Tensor, w: Tensor) -> Tensor:
+        return F.gelu(x * 1.5 + w) * x
+
+    check(fn, torch.randn(33, 70).bfloat16(), torch.randn(70).bfloat16(), numerics="fast")
+
+
+def test_matched_chain_has_eagers_bits() -> None:
+    def fn(x: Tensor, w: Tensor) -> Tensor:
+        return (((x * w + x) - w) * 1.7).relu() / 3.0
+
+    x, w = torch.randn(37, 65).bfloat16(), torch.randn(65).bfloat16()
+    assert torch.equal(compiled(fn)(x, w), fn(x, w))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.randn(0, 5),
+        lambda: torch.randn(5, 0),
+        lambda: torch.randn(()),
+        lambda: torch.randn(1, 1),
+        lambda: torch.randn(6, 8).t(),
+        lambda: torch.randn(12, 16)[::2, 1::3],
+        lambda: torch.randn(1, 7).expand(5, 7),
+        lambda: torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        lambda: torch.randn(3, 4, 5).flip(1).transpose(0, 2),
+    ],
+)
+def test_any_layout_and_size(make: Any) -> None:
+    check(lambda x: torch.sigmoid(x * 2 + 1) * x + x.sum(), make())
+
+
+def test_views_mutations_and_aliases_come_out_as_eager_leaves_them() -> None:
+    def fn(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        x.mul_(2)
+        return x.view(-1)[3:], (y + 1).t(), y, x[0] + y
+
+    ours_fn = compiled(fn)
+    for _ in range(2):
+        mine = [torch.arange(12.0).view(3, 4), torch.ones(3, 4)]
+        theirs = [t.clone() for t in mine]
+        ours, eager = ours_fn(*mine), fn(*theirs)
+        for a, b in zip((*ours, *mine), (*eager, *theirs), strict=True):
+            assert torch.equal(a, b)
+            assert a.stride() == b.stride()
+        assert ours[0].data_ptr() == mine[0].data_ptr() + 12
+        assert ours[2] is mine[1]
+
+
+def test_training_saves_seeds_and_redraws_the_same_mask() -> None:
+    def fn(x: Tensor, b: Tensor) -> Tensor:
+        return F.layer_norm(F.dropout(x + b, 0.25, training=True), (x.shape[-1],))
+
+    ours_fn = compiled(fn)
+    x, b = torch.randn(8, 48, requires_grad=True), torch.randn(48, requires_grad=True)
+    runs = []
+    for seed in (5, 5, 6):
+        torch.manual_seed(seed)
+        y = ours_fn(x, b)
+        runs.append((y.detach(), *torch.autograd.grad(y.square().sum() + y[0].sum(), (x, b))))
+    assert all(torch.equal(a, c) for a, c in zip(runs[0], runs[1], strict=True))
+    assert not torch.equal(runs[0][0], runs[2][0])
+
+
+def test_dropout_gradient_uses_the_forward_mask() -> None:
+    ours_fn = compiled(lambda x: F.dropout(x * 3, 0.5, training=True))
+    x = torch.ones(4, 300, requires_grad=True)
+    y = ours_fn(x)
+    (gradient,) = torch.autograd.grad(y.sum(), x)
+    assert torch.equal(gradient, y.detach())
+    assert 0.35 < (y != 0).float().mean() < 0.65
+
+
+def test_symbolic_sizes_share_one_compilation() -> None:
+    def fn(x: Tensor, b: Tensor) -> Tensor:
+        return torch.softmax(x * 0.5 + b, -1) + x.mean(0)
+
+    ours_fn = compiled(fn, dynamic=True)
+    for rows, columns in ((3, 5), (7, 33), (16, 64)):
+        x, b = torch.randn(rows, columns), torch.randn(columns)
+        torch.testing.assert_close(ours_fn(x, b), fn(x, b))
+    counters = torch._dynamo.utils.counters["stats"]
+    assert counters["unique_graphs"] == 1
+
+
+def test_results_are_not_overwritten_by_later_calls() -> None:
+    ours_fn = compiled(lambda x: torch.tanh(x) + 1)
+    x = torch.randn(300, 300)
+    first = ours_fn(x)
+    kept = first.clone()
+    for _ in range(3):
+        ours_fn(torch.randn(300, 300))
+    assert torch.equal(first, kept)
+
+
+def test_threads_and_reentry() -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    ours_fn = compiled(lambda x: torch.softmax(x, -1) @ x.t())
+    inputs = [torch.randn(64, 64) for _ in range(16)]
+    expected = [ours_fn(x) for x in inputs]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(ours_fn, inputs))
+    assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
