@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cache
 from importlib.resources import files
 
-PARTS = ("lanes", "memory", "arith", "math", "reduce", "random")
+PARTS = ("lanes", "memory", "arith", "math", "reduce", "random", "kernel")
 """The prelude's files in the order in which each needs those before it."""
 
 
