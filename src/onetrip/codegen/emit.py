@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ..base.sym import Sym
-from ..ir.expr import Expr, Load, Local, walk
+from ..ir.expr import Expr, Load, Local, children, walk
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,22 @@ class Needs:
         return Needs(self.free | other.free, self.names | other.names)
 
 
-NOTHING = Needs()
+class NeedsOf:
+    """The needs of expressions, each found once: free axes, and the locals and buffers below."""
 
+    def __init__(self) -> None:
+        self._names: dict[Expr, frozenset[str]] = {}
 
-def needs_of(e: Expr) -> Needs:
-    """The needs of an expression: its free axes, and the locals and buffers below it."""
-    names = (x.name if isinstance(x, Local) else x.buffer
-             for x in walk((e,)) if isinstance(x, Local | Load))  # fmt: skip
-    return Needs(e.free, frozenset(names))
+    def __call__(self, e: Expr) -> Needs:
+        """What e depends on."""
+        if e not in self._names:
+            for x in walk((e,)):
+                own = (x.name,) if isinstance(x, Local) else ()
+                own = (x.buffer,) if isinstance(x, Load) else own
+                below = (self._names[c] for c in children(x))
+                self._names[x] = frozenset(own).union(*below)
+                _ = x.free  # found operands first, so that long chains need no deep recursion
+        return Needs(e.free, self._names[e])
 
 
 @dataclass
@@ -88,6 +96,17 @@ class Scopes:
         if changes:
             self._volatile.add(name)
 
+    def is_visible(self, name: str) -> bool:
+        """Whether a declared name can be used in the innermost block."""
+        return any(name in block.declared for block in self._stack)
+
+    def declared_within(self, axis: Sym | None) -> set[str]:
+        """Names declared in or inside the block that binds `axis`."""
+        for depth, block in enumerate(self._stack):
+            if axis in block.bound:
+                return set[str]().union(*(b.declared for b in self._stack[depth:]))
+        return set()
+
     @contextmanager
     def block(self, head: str, tail: str = "", bound: Iterable[Sym] = ()) -> Iterator[None]:
         """A nested block; `bound` are the axis variables that its head binds."""
@@ -108,19 +127,17 @@ class Scopes:
         needs: Needs,
         render: Callable[[str], str],
         prefix: str = "v",
-        hoist: bool = True,
     ) -> str:
         """The name of the value under `key`; `render(name)` writes its statement when it is new.
 
-        Everything that the statement names must have been bound before. `hoist=False` keeps it in
-        the innermost block (an operation that may fail must not run where its loop would not).
+        Everything that the statement names must have been bound before.
         """
-        fixed = hoist and not (needs.names & self._volatile)
+        fixed = not (needs.names & self._volatile)
         found = self._find(key, fixed)
         if found is not None:
             return found
         name = self.fresh(prefix)
-        block = self._stack[self._depth(needs) if fixed else -1]
+        block = self._stack[self.depth(needs) if fixed else -1]
         block.lines.append(render(name))
         block.known[key] = (name, needs.names)
         return name
@@ -142,7 +159,8 @@ class Scopes:
                 return block.known[key][0]
         return None
 
-    def _depth(self, needs: Needs) -> int:
+    def depth(self, needs: Needs) -> int:
+        """How far in (0 is outermost) a value with these needs must stand."""
         for depth in range(len(self._stack) - 1, 0, -1):
             block = self._stack[depth]
             if needs.free & block.bound or needs.names & block.declared:

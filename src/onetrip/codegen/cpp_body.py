@@ -1,0 +1,462 @@
+"""The statements of a kernel in C++: loops over lanes and threads, accumulators, folds, stores.
+
+A loop of `16 u` lanes walks u vectors at a time, then one at a time, then the masked rest; copies
+that provably never run are left out. Must not know: families of schedules, files, compilers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+
+from ..base.sym import Dim, Opaque, Sym, Var, add, atoms, is_nonnegative, mul, upper_bound
+from ..ir.expr import Cast, Expr, Fold, Local
+from ..ir.kernel import Assign, Carry, Kernel, Let, Loop, Mapping, Scratch, Stmt, statements
+from ..ir.monoid import MONOIDS
+from ..ir.nest import Access, Buffer, Combine, Store
+from .cpp_index import LEAST_LANES, MOST_LANES, divides
+from .cpp_ops import memory_type, value_type
+from .cpp_values import Lanes, Place, Values
+from .emit import Needs, Scopes
+
+STACK_BYTES = 16384
+"""Scratch up to this size lives on the stack."""
+
+LANE_FOLDS: dict[str, str] = {
+    "sum": "ot::sum_lanes", "prod": "ot::prod_lanes", "max": "ot::max_lanes",
+    "min": "ot::min_lanes", "any": "ot::any", "all": "ot::all",
+}  # fmt: skip
+
+COMBINES: dict[Combine, str] = {
+    Combine.ADD: "{0} + {1}",
+    Combine.MUL: "{0} * {1}",
+    Combine.MAX: "ot::maximum({0}, {1})",
+    Combine.MIN: "ot::minimum({0}, {1})",
+}
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """The copy of a lane loop that is being written: vectors at a time, and their counter."""
+
+    vectors: int
+    counter: str | None
+
+
+class Body:
+    """Writes the statements of one kernel."""
+
+    def __init__(self, kernel: Kernel, sizes: dict[Sym, str], places: dict[str, Place]) -> None:
+        written = [s.buffer for s in statements(kernel.body) if isinstance(s, Store)]
+        self.scopes = Scopes(volatile=written)
+        self.values = Values(self.scopes, sizes)
+        self.values.places.update(places)
+        self.shared: list[str] = []
+        self._tile = _Tile(1, None)
+        self._counts: dict[str, int] = {}
+        self._scratch = 0
+        self._folds: dict[tuple[object, ...], list[str]] = {}
+
+    # ---------------------------------------------------------------- the whole
+
+    def write(self, body: Sequence[Stmt], threaded: bool) -> None:
+        """The kernel's top level; with threads, what is not a parallel loop runs on one of them."""
+        for n, stmt in enumerate(body):
+            if isinstance(stmt, Scratch):
+                self._declare_scratch(stmt, shared=threaded)
+            elif isinstance(stmt, Loop) and stmt.mapping is Mapping.THREADS:
+                self._parallel(stmt, last=n == len(body) - 1)
+            elif threaded:
+                with self.scopes.block("#pragma omp single\n{", "}"):
+                    self._run([stmt])
+            else:
+                self._run([stmt])
+
+    def _run(self, body: Sequence[Stmt]) -> None:
+        """Statements in order; neighbours without loops form one group."""
+        for loops, group in groupby(body, lambda s: isinstance(s, Loop | Scratch)):
+            if loops:
+                for stmt in group:
+                    self._structure(stmt, body)
+            else:
+                self._leaves(list(group), body)
+
+    def _structure(self, stmt: Stmt, body: Sequence[Stmt]) -> None:
+        if isinstance(stmt, Scratch):
+            self._declare_scratch(stmt, shared=False)
+        elif isinstance(stmt, Loop) and stmt.tile > 1:
+            self._lane_loop(stmt)
+        elif isinstance(stmt, Loop):
+            head = self._head(stmt.axis, self._bound(stmt.start), self._end(stmt))
+            with self.scopes.block(head, "}", (stmt.axis,)):
+                self._run(stmt.body)
+
+    def _parallel(self, loop: Loop, last: bool) -> None:
+        nest = [loop]
+        while self._nested(nest):
+            inner = nest[-1].body[0]
+            assert isinstance(inner, Loop)
+            nest.append(inner)
+        depth = f" collapse({len(nest)})" if len(nest) > 1 else ""
+        wait = " nowait" if last else ""
+        heads = [self._head(x.axis, self._bound(x.start), self._end(x)) for x in nest]
+        self.scopes.line(f"#pragma omp for schedule(static){depth}{wait}")
+        heads = [*(h.removesuffix(" {") for h in heads[:-1]), heads[-1]]
+        with self.scopes.block("\n".join(heads), "}", [x.axis for x in nest]):
+            self._run(nest[-1].body)
+
+    @staticmethod
+    def _nested(nest: list[Loop]) -> bool:
+        body = nest[-1].body
+        if len(body) != 1 or not isinstance(body[0], Loop):
+            return False
+        inner, bound = body[0], {x.axis for x in nest}
+        free = {*atoms(inner.start), *atoms(inner.end)}
+        return inner.mapping is Mapping.THREADS and not free & bound
+
+    # ---------------------------------------------------------------- loops
+
+    def _bound(self, d: Dim) -> str:
+        return self.values.index(d)
+
+    def _end(self, loop: Loop) -> str:
+        """The stop of a loop, never beyond the axis' extent."""
+        extent = loop.axis.extent
+        if loop.stop is None or loop.stop == extent:
+            return self._bound(extent)
+        most = upper_bound(loop.stop)
+        if most is not None and is_nonnegative(add(extent, mul(most, -1))):
+            return self._bound(loop.stop)
+        stop, limit = self._bound(loop.stop), self._bound(extent)
+        needs = self.values.index_needs(loop.stop)
+        return self.scopes.bind(
+            ("end", loop.axis, loop.stop), needs,
+            lambda n: f"const int64_t {n} = {stop} < {limit} ? {stop} : {limit};", "end",
+        )  # fmt: skip
+
+    @staticmethod
+    def _head(axis: Var, start: str, end: str) -> str:
+        return f"for (int64_t {axis.name} = {start}; {axis.name} < {end}; {axis.name}++) {{"
+
+    def _lane_loop(self, loop: Loop) -> None:
+        vectors = max(1, loop.tile // MOST_LANES)
+        start, end = self._bound(loop.start), self._end(loop)
+        axis, name = loop.axis, loop.axis.name
+        length = add(loop.end, mul(loop.start, -1))
+        sizes = (length,) if loop.stop is None else (length, loop.start, axis.extent)
+        whole = all(divides(MOST_LANES * vectors, s) for s in sizes)
+        full = whole or all(divides(MOST_LANES, s) for s in sizes)
+        cursor = f"{name}_at"
+        with self.scopes.block("{", "}"):
+            self.scopes.line(f"int64_t {cursor} = {start};")
+            if vectors > 1 and not _shorter(length, LEAST_LANES * vectors):
+                self._copy(loop, cursor, end, vectors)
+            if (vectors == 1 or not whole) and not _shorter(length, LEAST_LANES):
+                self._copy(loop, cursor, end, 1)
+            if not full:
+                self._rest(loop, cursor, end)
+
+    def _copy(self, loop: Loop, cursor: str, end: str, vectors: int) -> None:
+        """The loop over whole vectors, `vectors` at a time."""
+        name = loop.axis.name
+        step = "ot::W" if vectors == 1 else f"{vectors} * ot::W"
+        counter = self.scopes.fresh("u") if vectors > 1 else None
+        bound = () if counter else (loop.axis,)
+        head = f"for (; {cursor} + {step} <= {end}; {cursor} += {step}) {{"
+        with self._lanes(loop, None, _Tile(vectors, counter)), self.scopes.block(head, "}", bound):
+            if not counter:
+                self.scopes.line(f"const int64_t {name} = {cursor};")
+            self._run(loop.body)
+
+    def _rest(self, loop: Loop, cursor: str, end: str) -> None:
+        """The lanes that are left, under a mask."""
+        mask = self.scopes.fresh("rest")
+        with (
+            self._lanes(loop, mask, _Tile(1, None)),
+            self.scopes.block(f"if ({cursor} < {end}) {{", "}", (loop.axis,)),
+        ):
+            self.scopes.line(f"const int64_t {loop.axis.name} = {cursor};")
+            self.scopes.line(f"const auto {mask} = ot::first_lanes({end} - {cursor});")
+            self._run(loop.body)
+
+    @contextmanager
+    def _lanes(self, loop: Loop, mask: str | None, tile: _Tile) -> Iterator[None]:
+        before = self.values.lanes, self._tile
+        self.values.lanes, self._tile = Lanes(loop.axis, mask), tile
+        yield
+        self.values.lanes, self._tile = before
+
+    # ---------------------------------------------------------------- leaves
+
+    def _leaves(self, group: list[Stmt], body: Sequence[Stmt]) -> None:
+        """Let, Carry, Assign and Store; those over the lanes run once for each vector of a tile."""
+        for wide, run in groupby(group, self._is_wide):
+            if not wide or self._tile.counter is None:
+                for stmt in run:
+                    self._leaf(stmt, body)
+                continue
+            members = list(run)
+            for stmt in members:
+                self._declare_array(stmt)
+            axis = self.values.lanes.axis if self.values.lanes else None
+            assert axis is not None
+            counter, vectors = self._tile.counter, self._tile.vectors
+            head = f"for (int {counter} = 0; {counter} < {vectors}; {counter}++) {{"
+            with self.scopes.block(f"#pragma GCC unroll {vectors}\n{head}", "}", (axis,)):
+                base = f"{axis.name}_at + {counter} * ot::W"
+                self.scopes.line(f"const int64_t {axis.name} = {base};")
+                for stmt in members:
+                    self._leaf(stmt, body)
+
+    def _is_wide(self, stmt: Stmt) -> bool:
+        lanes = self.values.lanes
+        if lanes is None:
+            return False
+        if isinstance(stmt, Carry):
+            return lanes.axis in stmt.over
+        if isinstance(stmt, Let):
+            return self.values.varies(stmt.value)
+        if isinstance(stmt, Assign):
+            return any(self._counts.get(n, 0) > 0 for n in stmt.names)
+        assert isinstance(stmt, Store)
+        return self._store_varies(stmt)
+
+    def _store_varies(self, stmt: Store) -> bool:
+        assert self.values.lanes is not None
+        return self.values.lanes.axis in self.values.index_needs(stmt.index[0]).free or any(
+            self.values.varies(e) for e in stmt.roots
+        )
+
+    def _declare_array(self, stmt: Stmt) -> None:
+        """An array of vectors, one for each of the tile, declared before the loop over them."""
+        if isinstance(stmt, Let | Carry):
+            dtype = stmt.value.dtype if isinstance(stmt, Let) else stmt.init.dtype
+            self._register(stmt.name, self._tile.vectors, changes=isinstance(stmt, Carry))
+            kind = value_type(dtype, True)
+            self.scopes.line(f"{kind} {stmt.name}[{self._tile.vectors}];")
+
+    def _leaf(self, stmt: Stmt, body: Sequence[Stmt]) -> None:
+        if isinstance(stmt, Let):
+            self._let(stmt)
+        elif isinstance(stmt, Carry):
+            self._carry(stmt, body)
+        elif isinstance(stmt, Assign):
+            self._assign(stmt)
+        elif isinstance(stmt, Store):
+            self._store(stmt)
+
+    def _register(self, name: str, vectors: int, changes: bool) -> None:
+        """Says how a local is named from now on; `vectors` is 0 for a scalar."""
+        self._counts[name] = vectors
+        self.values.local[name] = partial(self._local_text, name)
+        self.scopes.declare(name, changes)
+
+    def _local_text(self, name: str) -> str:
+        if self._counts[name] < 2:
+            return name
+        return f"{name}[{self._tile.counter or 0}]"
+
+    def _let(self, stmt: Let) -> None:
+        if isinstance(stmt.value, Fold):
+            text, kind = self._fold(stmt.value), value_type(stmt.value.dtype, False)
+            self._register(stmt.name, 0, changes=False)
+            self.scopes.line(f"const {kind} {stmt.name} = {text};")
+            return
+        value = self.values.get(stmt.value)
+        if value.wide and self._tile.counter is not None:
+            self.scopes.line(f"{self._local_text(stmt.name)} = {value.text};")
+            return
+        self._register(stmt.name, int(value.wide), changes=False)
+        kind = value_type(stmt.value.dtype, value.wide)
+        self.scopes.line(f"const {kind} {stmt.name} = {value.text};")
+
+    def _carry(self, stmt: Carry, body: Sequence[Stmt]) -> None:
+        lanes = self.values.lanes
+        kind = value_type(stmt.init.dtype, bool(stmt.over))
+        if not stmt.over:
+            text = self.values.get(stmt.init).text
+            self._register(stmt.name, 0, changes=True)
+            self.scopes.line(f"{kind} {stmt.name} = {text};")
+        elif lanes is not None and lanes.axis in stmt.over:
+            if self._tile.counter is None:
+                self._register(stmt.name, 1, changes=True)
+                self.scopes.line(f"{kind} {stmt.name} = {self.values.wide(stmt.init)};")
+            else:
+                self.scopes.line(f"{self._local_text(stmt.name)} = {self.values.wide(stmt.init)};")
+        else:
+            vectors = _vectors_of(stmt.name, body)
+            init = self.values.wide(stmt.init)
+            self._register(stmt.name, vectors, changes=True)
+            many = f"[{vectors}] = {{{', '.join([init] * vectors)}}}"
+            self.scopes.line(f"{kind} {stmt.name}{many if vectors > 1 else f' = {init}'};")
+
+    def _assign(self, stmt: Assign) -> None:
+        lanes = self.values.lanes
+        targets = [self._local_text(n) for n in stmt.names]
+        wides = [self._counts[n] > 0 for n in stmt.names]
+        values = [
+            self.values.wide(e) if wide else self.values.get(e).text
+            for wide, e in zip(wides, stmt.values, strict=True)
+        ]
+        for target, wide, text, name in zip(targets, wides, values, stmt.names, strict=True):
+            masked = lanes is not None and lanes.mask is not None and wide
+            inner = masked and name not in self._inside_mask()
+            new = f"ot::where({lanes.mask}, {text}, {target})" if inner and lanes else text
+            self.scopes.line(f"{target} = {new};")
+        for name in stmt.names:
+            self.scopes.changed(name)
+
+    def _inside_mask(self) -> set[str]:
+        """Locals declared inside the masked block: lanes that are off are never looked at."""
+        return self.scopes.declared_within(self.values.lanes.axis if self.values.lanes else None)
+
+    # ---------------------------------------------------------------- folds over lanes
+
+    def _fold(self, fold: Fold) -> str:
+        """The folded component; all components of a state are folded once."""
+        key = (fold.monoid, *fold.args)
+        if key not in self._folds or not self.scopes.is_visible(self._folds[key][0]):
+            self._folds[key] = self._fold_state(fold)
+        return self._folds[key][fold.component]
+
+    def _fold_state(self, fold: Fold) -> list[str]:
+        names = [a.name for a in fold.args if isinstance(a, Local)]
+        vectors = max(1, self._counts[names[0]])
+        (axis,) = fold.axes
+        before = self.values.lanes
+        self.values.lanes = Lanes(axis)
+        parts = [[f"{n}[{u}]" if vectors > 1 else n for n in names] for u in range(vectors)]
+        while len(parts) > 1:
+            pairs = zip(parts[::2], parts[1::2], strict=True)
+            parts = [self._combined(fold, axis, a, b) for a, b in pairs]
+        self.values.lanes = before
+        if fold.monoid in LANE_FOLDS:
+            done = [f"{LANE_FOLDS[fold.monoid]}({parts[0][0]})"]
+        else:
+            return self._fold_lanes(fold, parts[0])
+        name = self.scopes.fresh("fold")
+        self.scopes.declare(name)
+        kind = value_type(fold.dtype, False)
+        self.scopes.line(f"const {kind} {name} = {done[0]};")
+        return [name]
+
+    def _fold_lanes(self, fold: Fold, parts: list[str]) -> list[str]:
+        """Lane after lane, for states that have no fold of their own."""
+        names = [self.scopes.fresh("fold") for _ in parts]
+        for name, part, arg in zip(names, parts, fold.args, strict=True):
+            self.scopes.declare(name, changes=True)
+            self.scopes.line(f"{value_type(arg.dtype, False)} {name} = {part}[0];")
+        lane = self.scopes.fresh("lane")
+        with self.scopes.block(f"for (int {lane} = 1; {lane} < ot::W; {lane}++) {{", "}"):
+            texts = [f"{part}[{lane}]" for part in parts]
+            new = self._combined(fold, None, names, texts)
+            for name, text in zip(names, new, strict=True):
+                self.scopes.line(f"{name} = {text};")
+        return names
+
+    def _combined(self, fold: Fold, axis: Var | None, a: list[str], b: list[str]) -> list[str]:
+        """The monoid's combination of two states given as texts."""
+        over = () if axis is None else (axis,)
+
+        def state(texts: list[str]) -> tuple[Local, ...]:
+            made = []
+            for text, arg in zip(texts, fold.args, strict=True):
+                name = self.scopes.fresh("state")
+                self.values.local[name] = partial(str, text)
+                self.scopes.declare(name, changes=True)
+                made.append(Local(name, arg.dtype, over))
+            return tuple(made)
+
+        joined = MONOIDS[fold.monoid].combine(state(a), state(b))
+        return [self.values.get(e).text for e in joined]
+
+    # ---------------------------------------------------------------- memory
+
+    def _declare_scratch(self, stmt: Scratch, shared: bool) -> None:
+        buffer, count = stmt.name, stmt.type.numel
+        kind = memory_type(stmt.type.dtype)
+        place = Place(buffer, _scratch_buffer(stmt), writable=True)
+        self.values.places[buffer] = place
+        small = isinstance(count, int) and count * stmt.type.dtype.itemsize <= STACK_BYTES
+        if small and not shared:
+            self.scopes.line(f"alignas(64) {kind} {buffer}[{max(1, int(str(count)))}];")
+            self.scopes.declare(buffer)
+            return
+        text = f"ot::workspace<{kind}, {self._scratch}>({self._bound(count)})"
+        self._scratch += 1
+        line = f"{kind}* const {buffer} = {text};"
+        if shared:
+            self.shared.append(line)
+        else:
+            self.scopes.bind(("scratch", buffer), Needs(), lambda _: line)
+
+    def _store(self, stmt: Store) -> None:
+        place = self.values.places[stmt.buffer]
+        value = stmt.value
+        if isinstance(value, Cast) and value.dtype is place.buffer.type.dtype and _rounds(value):
+            value = value.arg  # the store itself rounds, to the same bits
+        if self.values.lanes is not None and self._store_varies(stmt):
+            self._store_lanes(stmt, value)
+        else:
+            self._store_one(stmt, value)
+        self.scopes.changed(stmt.buffer)
+
+    def _store_one(self, stmt: Store, value: Expr) -> None:
+        text = self.values.get(value).text
+        guard = "" if stmt.guard is None else f"if ({self.values.get(stmt.guard).text}) "
+        pointer = self.values.pointer(stmt.buffer, stmt.index[0])
+        if stmt.combine is not Combine.SET:
+            text = COMBINES[stmt.combine].format(f"ot::load_one({pointer})", text)
+        self.scopes.line(f"{guard}ot::store_one({pointer}, {text});")
+
+    def _store_lanes(self, stmt: Store, value: Expr) -> None:
+        v, (offset,) = self.values, stmt.index
+        text = v.wide(value)
+        mask = v.lane_mask(stmt.guard)
+        end = f", {mask});" if mask else ");"
+        indirect = any(isinstance(a, Opaque) and v.varies(a.payload) for a in atoms(offset))
+        walk = None if indirect else v.walk(offset)
+        if walk is None or (stmt.combine is not Combine.SET and walk.stride != 1):
+            end = f", {mask or 'true'}"
+            rule = COMBINES.get(stmt.combine, "").format("a", "b")
+            end += f", [](auto a, auto b) {{ return decltype(a)({rule}); }});" if rule else ");"
+            base = v.pointer(stmt.buffer, 0)
+            self.scopes.line(f"ot::scatter({base}, {v.index_wide(offset)}, {text}{end}")
+            return
+        pointer = v.pointer(stmt.buffer, walk.base)
+        if stmt.combine is not Combine.SET:
+            text = COMBINES[stmt.combine].format(f"ot::load({pointer}{end[:-1]}", text)
+        if walk.stride == 1:
+            self.scopes.line(f"ot::store({pointer}, {text}{end}")
+        else:
+            stride = v.index(walk.stride)
+            self.scopes.line(f"ot::store_strided({pointer}, {stride}, {text}{end}")
+
+
+def _rounds(cast: Cast) -> bool:
+    return cast.dtype.compute is not cast.dtype and cast.arg.dtype is cast.dtype.compute
+
+
+def _shorter(length: Dim, count: int) -> bool:
+    """Whether a loop of this length provably never has `count` lanes."""
+    most = upper_bound(length)
+    return most is not None and is_nonnegative(add(count - 1, mul(most, -1)))
+
+
+def _vectors_of(name: str, body: Sequence[Stmt]) -> int:
+    """Vectors at a time of the lane loop that updates an accumulator."""
+    tiles = [
+        loop.tile // MOST_LANES
+        for loop in statements(tuple(body))
+        if isinstance(loop, Loop) and loop.tile > 1
+        for s in statements(loop.body)
+        if isinstance(s, Assign) and name in s.names
+    ]
+    return max([1, *tiles])
+
+
+def _scratch_buffer(stmt: Scratch) -> Buffer:
+    return Buffer(stmt.name, stmt.type, Access.UPDATE)

@@ -1,0 +1,146 @@
+"""How each scalar operator, constant, type and cast is spelled in C++.
+
+Operands are texts of one kind: plain scalars, or vectors `ot::vec<T>` (`wide`); the prelude gives
+both the same bits. Must not know: loops, buffers, where a statement stands.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..base.dtype import DType, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+from ..base.errors import Unsupported
+from ..ir.expr import Apply, Const
+
+MEMORY: dict[DType, str] = {
+    bool_: "bool", u8: "uint8_t", u16: "uint16_t", u32: "uint32_t", u64: "uint64_t",
+    i8: "int8_t", i16: "int16_t", i32: "int32_t", i64: "int64_t",
+    f16: "ot::f16", bf16: "ot::bf16", f32: "float", f64: "double",
+}  # fmt: skip
+"""The type of an element in memory."""
+
+INFIX: dict[str, str] = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "eq": "==", "ne": "!=", "lt": "<", "le": "<=",
+    "gt": ">", "ge": ">=", "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^",
+    "logical_and": "&", "logical_or": "|", "logical_xor": "^",
+}  # fmt: skip
+PREFIX: dict[str, str] = {"neg": "-", "bitwise_not": "~", "logical_not": "!"}
+TRUTH = frozenset({"logical_and", "logical_or", "logical_xor", "logical_not"})
+"""Operators on truth values: other operands are compared with zero first."""
+
+FUNCTIONS: dict[str, str] = {
+    "floordiv": "floor_div", "truncdiv": "trunc_div", "remainder": "floor_mod", "shl": "shift_left",
+    "shr": "shift_right",
+}  # fmt: skip
+INTEGER_FUNCTIONS: dict[str, str] = {"fmod": "trunc_mod", "pow": "int_pow"}
+DIVISIONS = frozenset({"floordiv", "truncdiv", "remainder", "fmod"})
+
+
+@dataclass(frozen=True)
+class Text:
+    """A value's text, and whether it is one value per lane."""
+
+    text: str
+    wide: bool
+
+
+def memory_type(dtype: DType) -> str:
+    """The C++ type of an element in memory; raises Unsupported for types that are not compiled."""
+    if dtype not in MEMORY:
+        raise Unsupported(f"the C++ backend computes on no {dtype.name}",
+                          expected=", ".join(d.name for d in MEMORY), found=dtype.name,
+                          next_step="the operator runs as a library call")  # fmt: skip
+    return MEMORY[dtype]
+
+
+def register_type(dtype: DType) -> str:
+    """The C++ type in which a scalar of this dtype is held: bf16 and f16 are held as float."""
+    return "float" if dtype in (bf16, f16) else memory_type(dtype)
+
+
+def value_type(dtype: DType, wide: bool) -> str:
+    """`float`, or `ot::vec<float>`."""
+    return f"ot::vec<{register_type(dtype)}>" if wide else register_type(dtype)
+
+
+def constant(c: Const) -> str:
+    """A literal of the register type, with the constant's exact bits."""
+    if c.dtype is bool_:
+        return "true" if c.value else "false"
+    if c.dtype.is_float:
+        return _float(float(c.value), c.dtype)
+    return _integer(int(c.value), c.dtype)
+
+
+def _float(value: float, dtype: DType) -> str:
+    single = dtype is not f64
+    suffix = "f" if single else ""
+    if math.isnan(value):
+        return f'__builtin_nan{suffix}("")'
+    if single:
+        try:
+            value = struct.unpack("<f", struct.pack("<f", value))[0]
+        except OverflowError:
+            value = math.copysign(math.inf, value)
+    if math.isinf(value):
+        return f"{'-' if value < 0 else ''}__builtin_inf{suffix}()"
+    text = format(value, ".9g") if single else repr(value)
+    if "." not in text and "e" not in text:
+        text += ".0"
+    return text + suffix
+
+
+def _integer(value: int, dtype: DType) -> str:
+    bits = dtype.bits
+    wrapped = value & ((1 << bits) - 1)
+    if dtype.signed and wrapped >> (bits - 1):
+        wrapped -= 1 << bits
+    if wrapped == -(1 << 63):
+        return "INT64_MIN"
+    suffix = "ull" if wrapped >> 63 else ""
+    return f"{memory_type(dtype)}({wrapped}{suffix})"
+
+
+def cast_text(source: DType, target: DType, arg: Text) -> str:
+    """`.to(target)` of a value of dtype `source`."""
+    narrow = {bf16: "ot::round_bf16", f16: "ot::round_f16"}
+    if target in narrow:
+        inner = arg.text
+        if source not in (bf16, f16, f32):
+            inner = f"ot::cast<float>({inner})"
+        return f"{narrow[target]}({inner})"
+    if register_type(source) == register_type(target):
+        return arg.text
+    return f"ot::cast<{register_type(target)}>({arg.text})"
+
+
+def can_fault(e: Apply) -> bool:
+    """Whether the operator stops the kernel on some operands: integer division by zero."""
+    return e.op in DIVISIONS and not e.args[0].dtype.is_float
+
+
+def apply_text(e: Apply, args: Sequence[Text], fault: str) -> str:
+    """The text of an operator; `fault` is the extra argument of one that `can_fault`."""
+    texts = [a.text for a in args]
+    if e.op in TRUTH:
+        texts = [t if x.dtype is bool_ else f"ot::cast<bool>({t})"
+                 for t, x in zip(texts, e.args, strict=True)]  # fmt: skip
+    if e.op in INFIX:
+        return f"{texts[0]} {INFIX[e.op]} {texts[1]}"
+    if e.op in PREFIX:
+        truth = e.op == "bitwise_not" and e.dtype is bool_
+        return f"{'!' if truth else PREFIX[e.op]}{texts[0]}"
+    if e.op == "where" and not args[0].wide:
+        return f"{texts[0]} ? {texts[1]} : {texts[2]}"
+    if can_fault(e):
+        texts.append(fault)
+    return f"ot::{_function(e)}({', '.join(texts)})"
+
+
+def _function(e: Apply) -> str:
+    if not e.args[0].dtype.is_float and e.op in INTEGER_FUNCTIONS:
+        return INTEGER_FUNCTIONS[e.op]
+    return FUNCTIONS.get(e.op, e.op)
