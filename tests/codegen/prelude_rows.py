@@ -90,8 +90,8 @@ UNARY: dict[str, Row] = {
 
 BINARY: dict[str, Row] = _binary(
     pow=torch.pow, atan2=torch.atan2, hypot=torch.hypot, fmod=torch.fmod,
-    floor_mod=torch.remainder,     maximum=torch.maximum, minimum=torch.minimum, fmax=torch.fmax, fmin=torch.fmin,
-    copysign=torch.copysign,
+    floor_mod=torch.remainder, maximum=torch.maximum, minimum=torch.minimum, fmax=torch.fmax,
+    fmin=torch.fmin, copysign=torch.copysign,
 )  # fmt: skip
 BINARY |= {
     "floor_div": Row("ot::floor_div_in<M>(x, y)", torch.floor_divide, binary=True),
@@ -117,11 +117,11 @@ def symbol(name: str, dtype: torch.dtype) -> str:
     return f"{name.replace('::', '_')}_{NAMES[dtype]}"
 
 
-def unit_of(name: str, row: Row) -> CppUnit:
-    """A unit with one loop per element type."""
+def loops_of(name: str, row: Row) -> str:
+    """One exported loop over contiguous arrays per element type."""
+    function = f"loop_{name.replace('::', '_')}"
     lines = [
-        "using namespace ot;",
-        "template <class M> static void loop(const M* p, const M* q, M* r, int64_t n) {",
+        f"template <class M> static void {function}(const M* p, const M* q, M* r, int64_t n) {{",
         "  typedef register_type<M> T;",
         "  for (int64_t i = 0; i < n; i += W) {",
         "    int64_t k = n - i < W ? n - i : W;",
@@ -132,19 +132,28 @@ def unit_of(name: str, row: Row) -> CppUnit:
         "}",
     ]
     for dtype, ctype in CTYPES.items():
+        arguments = f"const {ctype}* p, const {ctype}* q, {ctype}* r, int64_t n"
         lines.append(
-            'extern "C" __attribute__((visibility("default"))) void '
-            f"{symbol(name, dtype)}(const {ctype}* p, const {ctype}* q, {ctype}* r, int64_t n) "
-            "{ loop(p, q, r, n); }"
+            f'extern "C" __attribute__((visibility("default"))) void {symbol(name, dtype)}'
+            f"({arguments}) {{ {function}(p, q, r, n); }}"
         )
-    return CppUnit(name, "\n".join(lines) + "\n")
+    return "\n".join(lines) + "\n"
+
+
+_ROWS_IN_A_UNIT = 12
 
 
 @cache
 def libraries(root: str) -> dict[str, ctypes.CDLL]:
-    """Every row's unit, built in `root`."""
-    units = [unit_of(name, row) for name, row in ROWS.items()]
-    return dict(zip(ROWS, build(units, prelude_text(), cache=Cache(root)), strict=True))
+    """The library of every row, built in `root`."""
+    names = list(ROWS)
+    groups = [names[i : i + _ROWS_IN_A_UNIT] for i in range(0, len(names), _ROWS_IN_A_UNIT)]
+    units = [
+        CppUnit(" ".join(g), "using namespace ot;\n" + "".join(loops_of(n, ROWS[n]) for n in g))
+        for g in groups
+    ]
+    built = build(units, prelude_text(), cache=Cache(root))
+    return {n: lib for g, lib in zip(groups, built, strict=True) for n in g}
 
 
 def pointer(x: Tensor) -> ctypes.c_void_p:
