@@ -11,7 +11,7 @@ from torch import fx
 from ..base.errors import CacheError, OnetripError, ToolchainError, Unsupported
 from ..base.options import Options, parse_options
 from ..frontend.capture import CapturedGraph, make_backend, on_reset, reset
-from ..runtime.pool import release
+from ..runtime.pool import outputs
 from ..target import load
 from .devices import device_for, target_at_hand
 from .pipeline import Built, analyze, build
@@ -46,7 +46,7 @@ def backend(
 
 
 backend.reset = reset  # type: ignore[attr-defined]
-on_reset(release)
+on_reset(outputs.release)
 
 
 def compile_captured(captured: CapturedGraph, options: Options) -> Callable[..., Sequence[Any]]:

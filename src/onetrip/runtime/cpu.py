@@ -16,6 +16,7 @@ from torch import Tensor
 from .build_cpp import CppUnit, build
 from .cache import Cache
 from .execute import Action, BoundLaunch, Frame
+from .pages import advise_huge
 from .pool import empty_strided
 
 FAULTS: dict[int, Callable[[], Exception]] = {
@@ -51,7 +52,9 @@ class CpuBackend:
         return 0
 
     def arena(self, size: int) -> Tensor:
-        return torch.empty(size, dtype=torch.uint8)
+        made = torch.empty(size, dtype=torch.uint8)
+        advise_huge(made.data_ptr(), size)
+        return made
 
     def empty(self, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> Tensor:
         return empty_strided(shape, strides, dtype)

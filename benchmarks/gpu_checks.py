@@ -1,0 +1,159 @@
+"""What must hold on a GPU before speed is worth a look; writes benchmarks/results/gpu-checks-*.json.
+
+    python benchmarks/gpu_checks.py [--out FOLDER]
+
+- chains of bf16 operators have eager's bits in every element (fp fusion off, casts as IR nodes)
+- the graph planned without a GPU is the graph compiled on it
+- BERT and ResNet lie within 2x eager's own distance from float64, plus 4 ulp
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from onetrip.api.backend import build_captured, runner
+from onetrip.base.options import Options
+from onetrip.bench.engine import card_name, versions
+from onetrip.frontend.ahead import capture_graphs
+from onetrip.frontend.capture import CapturedGraph, make_backend
+from onetrip.frontend.torch_fx import import_graph
+from onetrip.ir.printer import print_graph
+from onetrip.runtime.accuracy import judge
+
+CUDA = torch.device("cuda")
+
+
+def chain(length: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """`length` rounding points: multiply, add and subtract in turn, then relu."""
+
+    def fn(x: Tensor, s: Tensor, b: Tensor) -> Tensor:
+        for k in range(length - 1):
+            x = (x * s, x + b, x - s)[k % 3]
+        return torch.relu(x)
+
+    return fn
+
+
+def special(x: Tensor, s: Tensor, b: Tensor) -> Tensor:
+    """Special functions whose spelling is meant to have eager's bits."""
+    return torch.sigmoid(torch.tanh(x * s) + torch.exp(b - x)) * torch.log1p(x * x)
+
+
+def equal_bits(fn: Callable[..., Tensor]) -> dict[str, Any]:
+    """How many elements differ from eager on (8, 4096, 4096) bf16."""
+    generator = torch.Generator("cuda").manual_seed(1)
+    x = torch.randn(8, 4096, 4096, device=CUDA, generator=generator).bfloat16()
+    s, b = (torch.randn(4096, device=CUDA, generator=generator).bfloat16() for _ in range(2))
+    torch._dynamo.reset()
+    ours = torch.compile(fn, backend="onetrip", options={"strict": True})(x, s, b)
+    eager = fn(x, s, b)
+    same = (ours == eager) | (ours.isnan() & eager.isnan())
+    return {"elements": x.numel(), "differ": int((~same).sum())}
+
+
+def models() -> dict[str, tuple[Any, Tensor]]:
+    """Small BERT and ResNet, bf16 and fp32, with inputs."""
+    from transformers import BertConfig, BertModel, ResNetConfig, ResNetModel
+
+    made: dict[str, tuple[Any, Tensor]] = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        torch.manual_seed(0)
+        name = str(dtype).removeprefix("torch.")
+        bert = BertModel(BertConfig(num_hidden_layers=2, return_dict=False))
+        ids = torch.randint(0, 30000, (4, 128))
+        made[f"bert {name}"] = (bert.eval().to(CUDA, dtype), ids.to(CUDA))
+        resnet = ResNetModel(ResNetConfig(depths=[1, 1, 1, 1], return_dict=False))
+        images = torch.randn(4, 3, 96, 96)
+        made[f"resnet {name}"] = (resnet.eval().to(CUDA, dtype), images.to(CUDA, dtype))
+    return made
+
+
+def graph_texts(model: Any, inputs: Tensor) -> tuple[str, str, tuple[Tensor, ...]]:
+    """The planned graph, the compiled graph, and the compiled model's results."""
+    planned = capture_graphs(model.to("cpu"), (inputs.cpu(),), device=CUDA, training=False)
+    seen: list[CapturedGraph] = []
+
+    def compile_one(captured: CapturedGraph) -> Any:
+        seen.append(captured)
+        return runner(build_captured(captured, Options(strict=True)))
+
+    torch._dynamo.reset()
+    with torch.no_grad():
+        results = torch.compile(model.to(CUDA), backend=make_backend(compile_one))(inputs)
+    texts = ["\n".join(_text(g) for g in graphs) for graphs in (planned, seen)]
+    return texts[0], texts[1], tuple(results)
+
+
+def _text(captured: CapturedGraph) -> str:
+    return print_graph(import_graph(captured.module).graph)
+
+
+def check_model(model: Any, inputs: Tensor) -> dict[str, Any]:
+    """One model: equal graphs, right results."""
+    planned, compiled, ours = graph_texts(model, inputs)
+    with torch.no_grad():
+        eager = tuple(model(inputs))
+        wide = inputs.double() if inputs.is_floating_point() else inputs
+        exact = tuple(model.double()(wide))
+    verdict = judge(ours, eager, exact)
+    return {
+        "same_graph": planned == compiled,
+        "right": verdict.ok,
+        "worst_ulp": verdict.worst_ulp,
+        "eager_ulp": verdict.eager_ulp,
+        "note": verdict.note,
+    }
+
+
+def attempt(check: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The check's result, or the error that stopped it."""
+    try:
+        return check()
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+def main() -> int:
+    """Runs every check; exit status 1 when one fails."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", default=str(Path(__file__).parent / "results"))
+    folder = Path(parser.parse_args().out)
+    chains = {f"chain of {n}": chain(n) for n in (3, 6, 12)} | {"special functions": special}
+    started = time.time()
+    results: dict[str, Any] = {
+        name: attempt(lambda fn=fn: equal_bits(fn)) for name, fn in chains.items()
+    }
+    for name, (model, inputs) in models().items():
+        results[name] = attempt(lambda m=model, i=inputs: check_model(m, i))
+    failed = [
+        name
+        for name, r in results.items()
+        if "error" in r or r.get("differ") or not (r.get("right", True) and r.get("same_graph", True))
+    ]
+    record = {
+        "card": card_name("cuda"),
+        "versions": versions(),
+        "date": date.today().isoformat(),
+        "seconds": round(time.time() - started, 1),
+        "results": results,
+        "failed": failed,
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "gpu-checks.json").write_text(json.dumps(record, indent=1) + "\n")
+    for name, r in results.items():
+        print(f"{'FAILED' if name in failed else 'ok':7}{name:20}{r}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
