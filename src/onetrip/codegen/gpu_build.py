@@ -1,0 +1,393 @@
+"""A nest and a number of lanes for each axis to one Kernel: the loops, passes and accumulators.
+
+Knows no chip and picks no numbers: see `gpu_tiles` for those.
+
+An inner axis whose lanes cover its extent is *held*: the whole axis lies in registers and a
+reduction over it is one Fold. Any other inner axis is *walked*: it becomes `step * lanes + lane`,
+each lane keeps its own accumulator, and a Fold joins the lanes at the end. Reductions that depend
+on one another become passes; a later pass walks backwards, to meet what the cache still holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from ..base.dtype import DType
+from ..base.errors import Unsupported
+from ..base.sym import Dim, Size, Sym, Var, add, atoms, ceildiv, mul
+from ..ir.expr import (
+    Apply, Const, Expr, Fold, Local, Position, Prefix, Reduced, Reduction, Rewriter, Scanned,
+    both, compare, substitute_axes, walk,
+)  # fmt: skip
+from ..ir.kernel import Assign, Carry, Facts, Kernel, Let, Loop, Mapping, Stmt
+from ..ir.monoid import MONOIDS, lowest, number
+from ..ir.nest import Access, Nest, Store
+from .gpu_split import guarded
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """Lanes of every axis (1: a plain loop), warps and the name of the schedule family."""
+
+    lanes: dict[Var, int]
+    warps: int
+    family: str
+
+
+@dataclass
+class _Pass:
+    """What is done in one walk over the inner axes."""
+
+    axes: tuple[Var, ...]
+    reductions: list[Reduction] = field(default_factory=list)
+    stores: list[Store] = field(default_factory=list)
+
+
+def inner_axes(nest: Nest) -> tuple[Var, ...]:
+    """The axes of reductions, stores and scans, each once, outer before inner."""
+    found: dict[Var, None] = {}
+    for reduction in nest.reductions:
+        found.update(dict.fromkeys(reduction.axes))
+    for store in nest.stores:
+        found.update(dict.fromkeys(store.axes))
+    space = {a.var for a in nest.space}
+    return tuple(a for a in found if a not in space)
+
+
+def build(nest: Nest, tiling: Tiling, name: str, facts: Facts) -> Kernel:
+    """The kernel of a nest.
+
+    Raises:
+        Unsupported: a walked reduction inside another reduction, or a scan over a walked axis.
+    """
+    builder = _Builder(nest, tiling)
+    return Kernel(
+        name, nest.buffers, builder.body(), sizes_of(nest), tiling.family, tiling.warps, 1, facts
+    )
+
+
+def sizes_of(nest: Nest) -> tuple[Size, ...]:
+    """The symbolic sizes that a nest mentions, by name."""
+    dims: list[Dim] = [a.extent for a in nest.space]
+    dims += [a.extent for a in inner_axes(nest)]
+    dims += [b.type.storage_elements for b in nest.buffers]
+    dims += [d for s in nest.stores for d in s.index]
+    found = {a for d in dims for a in atoms(d)}
+    for e in nest.expressions:
+        found |= e.free
+    return tuple(sorted((a for a in found if isinstance(a, Size)), key=lambda s: s.name))
+
+
+class _Builder:
+    def __init__(self, nest: Nest, tiling: Tiling) -> None:
+        self.nest = nest
+        self.tiling = tiling
+        self.inner = inner_axes(nest)
+        self.held = [a for a in self.inner if self._is_held(a)]
+        self.walked = [a for a in self.inner if not self._is_held(a)]
+        self.lane: dict[Var, Var] = {}
+        self.step: dict[Var, Var] = {}
+        for a in self.walked:
+            lanes = tiling.lanes[a]
+            if lanes > 1:
+                self.lane[a] = Var(f"{a.name}_lane", lanes)
+                self.step[a] = Var(f"{a.name}_block", ceildiv(a.extent, lanes))
+        self.done: dict[Reduction, tuple[Local, ...]] = {}
+        self.scans: dict[Scanned, Expr] = {}
+        self.count = 0
+        self.updated = {b.name for b in nest.buffers if b.access is Access.UPDATE} | {
+            s.buffer for s in nest.stores if s.buffer in {e.buffer for e in nest.loads}
+        }
+
+    def _is_held(self, axis: Var) -> bool:
+        extent, lanes = axis.extent, self.tiling.lanes[axis]
+        return isinstance(extent, int) and lanes >= extent
+
+    # The tree
+
+    def body(self) -> tuple[Stmt, ...]:
+        stmts: tuple[Stmt, ...] = tuple(self._passes())
+        for axis in reversed(list(self.lane.values())):
+            stmts = (Loop(axis, axis.extent, Mapping.SERIAL, stmts),)  # type: ignore[arg-type]
+        for axis in reversed(self.held):
+            stmts = (Loop(axis, self.tiling.lanes[axis], Mapping.SERIAL, stmts),)
+        for a in reversed(self.nest.space):
+            stmts = (Loop(a.var, self.tiling.lanes[a.var], Mapping.GRID, stmts),)
+        return stmts
+
+    def _passes(self) -> list[Stmt]:
+        out: list[Stmt] = []
+        for number_, one in enumerate(self._plan()):
+            backwards = number_ % 2 == 1
+            out += self._held_pass(one) if not one.axes else self._walk(one, backwards)
+        return out
+
+    def _plan(self) -> list[_Pass]:
+        """Passes in order: by dependence, reductions before the stores that need them."""
+        level = self._levels()
+        passes: list[_Pass] = []
+        for depth in range(max([*level.values(), 0], default=0) + 1):
+            groups: dict[tuple[Var, ...], _Pass] = {}
+            for reduction, at in level.items():
+                if at == depth:
+                    axes = self._walked_of(reduction.axes)
+                    groups.setdefault(axes, _Pass(axes)).reductions.append(reduction)
+            passes += groups.values()
+            for store in self.nest.stores:
+                if self._needed(store, level) == depth:
+                    self._place(store, groups, passes)
+        stores = [p for p in passes if not p.axes and not p.reductions]
+        return [p for p in passes if p not in stores] + stores
+
+    def _place(
+        self, store: Store, groups: dict[tuple[Var, ...], _Pass], passes: list[_Pass]
+    ) -> None:
+        """A store joins a walk over its axes unless later reads would see what it wrote."""
+        axes = self._walked_of(store.axes)
+        early = axes in groups and axes and store.buffer not in self.updated
+        if early:
+            groups[axes].stores.append(store)
+            return
+        own = next((p for p in passes if p.axes == axes and not p.reductions), None)
+        if own is None or self.updated:
+            own = _Pass(axes)
+            passes.append(own)
+        own.stores.append(store)
+
+    def _levels(self) -> dict[Reduction, int]:
+        level: dict[Reduction, int] = {}
+        for reduction in self.nest.reductions:
+            below = [
+                level[e.reduction] for e in walk(reduction.lift) if isinstance(e, Reduced)
+            ]
+            level[reduction] = max([b + 1 for b in below], default=0)
+        return level
+
+    def _needed(self, store: Store, level: dict[Reduction, int]) -> int:
+        """The depth at which a store's reductions are known; stores of no axes come after."""
+        inside = [level[e.reduction] for e in walk(store.roots) if isinstance(e, Reduced)]
+        last = max(level.values(), default=0)
+        if not self._walked_of(store.axes):
+            return last
+        return min(max([d + 1 for d in inside], default=0), last + 1) if inside else 0
+
+    def _walked_of(self, axes: Iterable[Var]) -> tuple[Var, ...]:
+        chosen = set(axes)
+        return tuple(a for a in self.walked if a in chosen)
+
+    # Values
+
+    def _value(self, e: Expr) -> Expr:
+        """e with reductions done so far as Locals; held ones are folded where they stand."""
+
+        def leaf(x: Expr) -> Expr | None:
+            if isinstance(x, Reduced):
+                return self._component(x.reduction, x.component)
+            if isinstance(x, Scanned):
+                return self._scan(x)
+            return None
+
+        return Rewriter(leaf=leaf)(e)
+
+    def _component(self, reduction: Reduction, component: int) -> Expr:
+        known = self.done.get(reduction)
+        if known is None:
+            if self._walked_of(reduction.axes):
+                raise Unsupported(
+                    "a long reduction inside another reduction",
+                    expected="inner reductions that fit one tile",
+                    found=", ".join(a.name for a in reduction.axes),
+                    next_step="cut the group between the two reductions",
+                )
+            return self._fold_held(reduction)[component]
+        return known[component]
+
+    def _scan(self, e: Scanned) -> Expr:
+        if e.axis not in self.held or e.reverse:
+            raise Unsupported(
+                "a scan over a long axis or in reverse",
+                expected="a forward scan over an axis that fits one tile",
+                found=e.axis.name,
+                next_step="run the scan as an extern",
+            )
+        return Prefix(e.monoid, e.axis, tuple(map(self._value, e.lift)), e.component, e.dtype)
+
+    def _fold_held(self, reduction: Reduction) -> tuple[Expr, ...]:
+        lift = tuple(map(self._value, reduction.lift))
+        return fold(reduction.monoid, reduction.axes, lift)
+
+    def _fresh(self, stem: str) -> str:
+        self.count += 1
+        return f"{stem}{self.count}"
+
+    # A pass in which everything is held
+
+    def _held_pass(self, one: _Pass) -> list[Stmt]:
+        out: list[Stmt] = []
+        for reduction in one.reductions:
+            inside = bool({a for a in reduction.free if isinstance(a, Var)} & set(self.walked))
+            if inside:
+                continue
+            states = self._fold_held(reduction)
+            self.done[reduction] = tuple(self._let(out, reduction.monoid, s) for s in states)
+        return out + self._stores(one.stores, lambda e: e, None)
+
+    def _let(self, out: list[Stmt], stem: str, value: Expr) -> Local:
+        name = self._fresh(stem)
+        out.append(Let(name, value))
+        return Local(name, value.dtype, _over(value))
+
+    def _stores(
+        self, stores: list[Store], place: Callable[[Expr], Expr], inside: Expr | None
+    ) -> list[Stmt]:
+        """Every value before every store: a store may overwrite what another value reads."""
+        lets: list[Stmt] = []
+        writes: list[Stmt] = []
+        for s in stores:
+            value = place(self._value(s.value))
+            if len(stores) > 1 and not isinstance(value, Const):
+                value = self._let(lets, "value", value)
+            guard = None if s.guard is None else place(self._value(s.guard))
+            rewriter = Rewriter(leaf=lambda x: place(self._value(x)))
+            index = tuple(self._index(rewriter.dim(d), place) for d in s.index)
+            writes.append(Store(s.buffer, index, value, (), s.combine, both(guard, inside)))
+        return lets + writes
+
+    def _index(self, d: Dim, place: Callable[[Expr], Expr]) -> Dim:
+        placed = place(Position(d))
+        return placed.value if isinstance(placed, Position) else d
+
+    # A pass that walks
+
+    def _walk(self, one: _Pass, backwards: bool) -> list[Stmt]:
+        values: dict[Sym, Dim] = {}
+        inside: Expr | None = None
+        for a in one.axes:
+            at, guard = self._position(a, backwards)
+            values[a] = at
+            inside = both(inside, guard)
+
+        def place(e: Expr) -> Expr:
+            return guarded(substitute_axes(e, values), inside, set(self.lane.values()))
+
+        out: list[Stmt] = []
+        body: list[Stmt] = []
+        finish: list[tuple[Reduction, list[Local]]] = []
+        for reduction in one.reductions:
+            carries = self._carries(out, reduction, one)
+            lift = tuple(place(self._value(e)) for e in reduction.lift)
+            new = _joined(reduction.monoid, tuple(carries), lift)
+            if inside is not None:
+                new = tuple(
+                    Apply("where", (inside, x, c), x.dtype)
+                    for x, c in zip(new, carries, strict=True)
+                )
+            body.append(Assign(tuple(c.name for c in carries), new))
+            finish.append((reduction, carries))
+        body = body + self._stores(one.stores, place, inside)
+        for a in reversed(one.axes):
+            loop_axis = self.step.get(a, a)
+            body = [Loop(loop_axis, 1, Mapping.SERIAL, tuple(body))]
+        out += body
+        for reduction, carries in finish:
+            self.done[reduction] = self._finish(out, reduction, carries)
+        return out
+
+    def _position(self, a: Var, backwards: bool) -> tuple[Dim, Expr | None]:
+        """Where a walked axis stands, and the guard of lanes beyond its end."""
+        if a not in self.lane:
+            return a, None
+        step, lanes = self.step[a], self.tiling.lanes[a]
+        block: Dim = add(add(step.extent, -1), mul(step, -1)) if backwards else step
+        at = add(mul(block, lanes), self.lane[a])
+        if isinstance(a.extent, int) and a.extent % lanes == 0:
+            return at, None
+        return at, compare("lt", Position(at), Position(a.extent))
+
+    def _carries(self, out: list[Stmt], reduction: Reduction, one: _Pass) -> list[Local]:
+        dtypes = tuple(e.dtype for e in reduction.lift)
+        over = self._over_carry(reduction)
+        carries = []
+        for neutral in MONOIDS[reduction.monoid].identity(dtypes):
+            name = self._fresh(f"{reduction.monoid}_acc")
+            out.append(Carry(name, neutral, over))
+            carries.append(Local(name, neutral.dtype, over))
+        return carries
+
+    def _over_carry(self, reduction: Reduction) -> tuple[Var, ...]:
+        """The tile axes of an accumulator: the lanes that the lift varies over."""
+        free = {a for a in reduction.free if isinstance(a, Var)}
+        reduced = set(reduction.axes)
+        axes = [a.var for a in self.nest.space if a.var in free]
+        axes += [a for a in self.held if a in reduced or a in free]
+        axes += [self.lane[a] for a in self.walked if a in reduced and a in self.lane]
+        return tuple(a for a in axes if self.tiling.lanes.get(a, 2) > 1)
+
+    def _finish(
+        self, out: list[Stmt], reduction: Reduction, carries: list[Local]
+    ) -> tuple[Local, ...]:
+        reduced = set(reduction.axes)
+        axes = tuple(a for a in self.held if a in reduced)
+        axes += tuple(self.lane[a] for a in self.walked if a in reduced and a in self.lane)
+        states: tuple[Expr, ...] = tuple(carries)
+        if axes:
+            states = fold(reduction.monoid, axes, states)
+        return tuple(self._let(out, reduction.monoid, s) for s in states)
+
+
+def fold(monoid: str, axes: tuple[Var, ...], lift: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """The states of a Fold; Welford in its two-step form, which needs no division per element."""
+
+    def total(e: Expr) -> Expr:
+        return Fold("sum", axes, (e,), 0, e.dtype)
+
+    if monoid != "welford":
+        return tuple(Fold(monoid, axes, lift, n, e.dtype) for n, e in enumerate(lift))
+    count, mean, squares = lift
+    kind: DType = mean.dtype
+    n = total(count)
+    some = Apply("where", (compare("eq", n, number(0, kind)), number(1, kind), n), kind)
+    middle = Apply("div", (total(_times(count, mean)), some), kind)
+    off = Apply("sub", (mean, middle), kind)
+    spread = _times(count, Apply("mul", (off, off), kind))
+    if not _is(squares, 0.0):
+        spread = Apply("add", (squares, spread), kind)
+    return n, middle, total(spread)
+
+
+def _joined(monoid: str, state: tuple[Expr, ...], lift: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """state combined with one more element."""
+    if monoid == "welford" and _is(lift[0], 1.0) and _is(lift[2], 0.0):
+        count, mean, squares = state
+        kind = mean.dtype
+        n = Apply("add", (count, lift[0]), kind)
+        off = Apply("sub", (lift[1], mean), kind)
+        new = Apply("add", (mean, Apply("div", (off, n), kind)), kind)
+        left = Apply("sub", (lift[1], new), kind)
+        return n, new, Apply("add", (squares, Apply("mul", (off, left), kind)), kind)
+    if monoid == "online_softmax" and _is(lift[1], 1.0):
+        return _softmax_joined(state, lift[0])
+    return MONOIDS[monoid].combine(state, lift)
+
+
+def _softmax_joined(state: tuple[Expr, ...], x: Expr) -> tuple[Expr, ...]:
+    """(maximum, sum of exp(. - maximum)) with one more element; a lane of -inf only adds 0."""
+    old, total = state
+    kind = old.dtype
+    top = Apply("maximum", (old, x), kind)
+    safe = Apply("where", (compare("eq", top, lowest(kind)), number(0, kind), top), kind)
+    kept, new = (Apply("exp", (Apply("sub", (e, safe), kind),), kind) for e in (old, x))
+    return top, Apply("add", (Apply("mul", (total, kept), kind), new), kind)
+
+
+def _times(a: Expr, b: Expr) -> Expr:
+    return b if _is(a, 1.0) else Apply("mul", (a, b), b.dtype)
+
+
+def _is(e: Expr, value: float) -> bool:
+    return isinstance(e, Const) and e.value == value
+
+
+def _over(e: Expr) -> tuple[Var, ...]:
+    return tuple(sorted((a for a in e.free if isinstance(a, Var)), key=lambda a: a.name))

@@ -1,0 +1,274 @@
+"""Nests to nests, before they get a schedule: reductions split over programs, softmax in one walk.
+
+A split reduction becomes partial states in a scratch buffer and a nest that joins them, always in
+the same order: no atomics, the same bits every time. Knows no chip; the number of parts is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from ..base.dtype import f32
+from ..base.errors import Unsupported
+from ..base.sym import Dim, Var, add, ceildiv, mul
+from ..ir.expr import (
+    Apply, Const, Expr, Load, Position, Reduced, Reduction, Rewriter, both, compare,
+    substitute_axes, walk,
+)  # fmt: skip
+from ..ir.monoid import MONOIDS, number
+from ..ir.nest import Access, Axis, Buffer, Combine, Nest, Store
+from ..ir.types import TensorType
+
+
+@dataclass(frozen=True)
+class Split:
+    """Cut `axis` into `parts` runs of `chunk` elements."""
+
+    axis: Var
+    parts: int
+    chunk: Dim
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Nests to be launched in order, and the buffers between them."""
+
+    nests: tuple[Nest, ...]
+    scratch: tuple[Buffer, ...]
+
+
+def flat(axes: Iterable[Var]) -> Dim:
+    """Row-major position in a space."""
+    total: Dim = 0
+    for a in axes:
+        total = add(mul(total, a.extent), a)
+    return total
+
+
+def size(axes: Iterable[Var]) -> Dim:
+    """Number of points of a space."""
+    total: Dim = 1
+    for a in axes:
+        total = mul(total, a.extent)
+    return total
+
+
+def nest_of(space: tuple[Axis, ...], stores: tuple[Store, ...], pool: Iterable[Buffer]) -> Nest:
+    """A nest with exactly the buffers it uses, each with the access it makes."""
+    bare = Nest(space, (), stores)
+    read = {e.buffer for e in bare.loads}
+    written = {s.buffer for s in stores}
+    joined = {s.buffer for s in stores if s.combine is not Combine.SET}
+    kept = []
+    for b in pool:
+        if b.name in read | written:
+            update = b.name in joined or b.name in read & written
+            update |= b.access is Access.UPDATE and b.name in written
+            plain = Access.WRITE if b.name in written else Access.READ
+            kept.append(replace(b, access=Access.UPDATE if update else plain))
+    return Nest(space, tuple(kept), stores)
+
+
+def split(nest: Nest, cut: Split, stem: str) -> Pieces:
+    """Partial states per part; a nest that joins them; and, where needed, one that goes on.
+
+    All reductions that depend on no other one must run over `cut.axis`.
+    """
+    first = first_reductions(nest)
+    space = tuple(a.var for a in nest.space)
+    part = Var("part", cut.parts)
+    run = Var(f"{cut.axis.name}_run", cut.chunk)
+    scratch: list[Buffer] = []
+    stores: list[Store] = []
+    joins: dict[Reduction, Reduction] = {}
+    points = size(space)
+    here = add(mul(part, points), flat(space))
+    for number_, reduction in enumerate(first):
+        cut_one = _run_of(reduction, cut, part, run)
+        loads = []
+        for k, e in enumerate(reduction.lift):
+            name = f"{stem}_part{number_}_{k}"
+            scratch.append(_scratch(name, e, mul(points, cut.parts)))
+            stores.append(Store(name, (here,), Reduced(cut_one, k, e.dtype)))
+            loads.append(Load(name, (here,), e.dtype))
+        joins[reduction] = Reduction(reduction.monoid, (part,), tuple(loads))
+    pool = (*nest.buffers, *scratch)
+    outer = (Axis(part), *nest.space)
+    partial = nest_of(outer, tuple(stores), pool)
+    rest = _finish(nest, joins, stem, pool)
+    return Pieces((partial, *rest.nests), (*scratch, *rest.scratch))
+
+
+def _run_of(reduction: Reduction, cut: Split, part: Var, run: Var) -> Reduction:
+    at = add(mul(part, cut.chunk), run)
+    inside: Expr | None = None
+    whole = mul(cut.chunk, cut.parts)
+    if whole is not cut.axis.extent and whole != cut.axis.extent:
+        inside = compare("lt", Position(at), Position(cut.axis.extent))
+    axes = tuple(run if a is cut.axis else a for a in reduction.axes)
+    neutral = MONOIDS[reduction.monoid].identity(tuple(e.dtype for e in reduction.lift))
+    lift = []
+    for e, zero in zip(reduction.lift, neutral, strict=True):
+        moved = guarded(substitute_axes(e, {cut.axis: at}), inside, {run})
+        if inside is not None:
+            moved = Apply("where", (inside, moved, zero), e.dtype)
+        lift.append(moved)
+    return Reduction(reduction.monoid, axes, tuple(lift))
+
+
+def _finish(
+    nest: Nest, joins: dict[Reduction, Reduction], stem: str, pool: tuple[Buffer, ...]
+) -> Pieces:
+    """The nest with its first reductions taken from the parts."""
+    later = any(s.axes for s in nest.stores) or len(nest.reductions) > len(joins)
+    if not later:
+        stores = _replaced(nest.stores, joins)
+        return Pieces((nest_of(nest.space, stores, pool),), ())
+    here = flat(a.var for a in nest.space)
+    points = size(a.var for a in nest.space)
+    scratch: list[Buffer] = []
+    stores_: list[Store] = []
+    known: dict[tuple[Reduction, int], Load] = {}
+    for number_, (old, new) in enumerate(joins.items()):
+        for k, e in enumerate(old.lift):
+            name = f"{stem}_state{number_}_{k}"
+            scratch.append(_scratch(name, e, points))
+            stores_.append(Store(name, (here,), Reduced(new, k, e.dtype)))
+            known[old, k] = Load(name, (here,), e.dtype)
+    every = (*pool, *scratch)
+
+    def leaf(e: Expr) -> Expr | None:
+        return known.get((e.reduction, e.component)) if isinstance(e, Reduced) else None
+
+    rest = tuple(_mapped(s, Rewriter(leaf=leaf)) for s in nest.stores)
+    join = nest_of(nest.space, tuple(stores_), every)
+    return Pieces((join, nest_of(nest.space, rest, every)), tuple(scratch))
+
+
+def _replaced(stores: tuple[Store, ...], joins: dict[Reduction, Reduction]) -> tuple[Store, ...]:
+    def leaf(e: Expr) -> Expr | None:
+        if isinstance(e, Reduced) and e.reduction in joins:
+            return Reduced(joins[e.reduction], e.component, e.dtype)
+        return None
+
+    return tuple(_mapped(s, Rewriter(leaf=leaf)) for s in stores)
+
+
+def _mapped(s: Store, rewrite: Rewriter) -> Store:
+    guard = None if s.guard is None else rewrite(s.guard)
+    return replace(
+        s, index=tuple(map(rewrite.dim, s.index)), value=rewrite(s.value), guard=guard
+    )
+
+
+def _scratch(name: str, e: Expr, count: Dim) -> Buffer:
+    return Buffer(name, TensorType.dense(e.dtype, (count,)), Access.WRITE)
+
+
+def first_reductions(nest: Nest) -> tuple[Reduction, ...]:
+    """The reductions that depend on no other one."""
+    return tuple(
+        r for r in nest.reductions if not any(isinstance(e, Reduced) for e in walk(r.lift))
+    )
+
+
+def guarded(e: Expr, inside: Expr | None, varying: set[Var]) -> Expr:
+    """e whose loads that vary over `varying` read nothing where `inside` is false."""
+    if inside is None:
+        return e
+
+    def node(x: Expr) -> Expr | None:
+        if not isinstance(x, Load) or not varying & x.free:
+            return None
+        other = x.other if x.other is not None else number(0, x.dtype)
+        return Load(x.buffer, x.index, x.dtype, both(inside, x.guard), other)
+
+    return Rewriter(node=node)(e)
+
+
+def online_softmax(nest: Nest) -> Nest:
+    """max m of f and sum of exp(f - m) over the same axes become one reduction."""
+    joined: dict[Reduction, tuple[Reduction, int]] = {}
+    for total in nest.reductions:
+        top = _maximum_of(total)
+        if top is not None:
+            pair = Reduction("online_softmax", top.axes, (top.lift[0], Const(1.0, f32)))
+            joined[total] = (pair, 1)
+            joined[top] = (pair, 0)
+
+    def leaf(e: Expr) -> Expr | None:
+        if isinstance(e, Reduced) and e.reduction in joined:
+            pair, component = joined[e.reduction]
+            return Reduced(pair, component, e.dtype)
+        return None
+
+    if not joined:
+        return nest
+    stores = tuple(_mapped(s, Rewriter(leaf=leaf)) for s in nest.stores)
+    return replace(nest, stores=stores)
+
+
+def _maximum_of(total: Reduction) -> Reduction | None:
+    """The reduction max f when `total` is the sum of exp(f - max f), in f32."""
+    lift = total.lift[0]
+    if total.monoid != "sum" or not (isinstance(lift, Apply) and lift.op == "exp"):
+        return None
+    inner = lift.args[0]
+    if not (isinstance(inner, Apply) and inner.op == "sub") or inner.dtype is not f32:
+        return None
+    f, m = inner.args
+    if not (isinstance(m, Reduced) and m.reduction.monoid == "max"):
+        return None
+    top = m.reduction
+    return top if top.axes == total.axes and top.lift[0] is f else None
+
+
+def stores_apart(nest: Nest) -> tuple[Nest, ...]:
+    """A nest without reductions as pointwise nests: the axes of its stores join the space."""
+    groups: dict[tuple[Var, ...], list[Store]] = {}
+    for s in nest.stores:
+        groups.setdefault(s.axes, []).append(s)
+    written = {s.buffer for s in nest.stores}
+    if len(groups) > 1 and written & {e.buffer for e in nest.loads}:
+        raise Unsupported(
+            "stores over different axes of a group that updates a buffer in place",
+            expected="stores over the same axes, or separate outputs",
+            found=", ".join(sorted(written)),
+            next_step="cut the group before the in-place store",
+        )
+    return tuple(
+        nest_of(
+            (*nest.space, *(Axis(a) for a in axes)),
+            tuple(replace(s, axes=()) for s in stores),
+            nest.buffers,
+        )
+        for axes, stores in groups.items()
+    )
+
+
+def flattened(nest: Nest, stem: str = "i") -> Nest:
+    """A pointwise nest over one axis; the old ones become quotients and remainders of it."""
+    axes = [a.var for a in nest.space]
+    one = Var(stem, size(axes))
+    values: dict[Var, Dim] = {}
+    inner: Dim = 1
+    for position, a in reversed(list(enumerate(axes))):
+        whole = one // inner
+        values[a] = whole % a.extent if position else whole
+        inner = mul(inner, a.extent)
+    index = Rewriter(index=lambda d: _placed(d, values))
+    return replace(
+        nest, space=(Axis(one),), stores=tuple(_mapped(s, index) for s in nest.stores)
+    )
+
+
+def _placed(d: Dim, values: dict[Var, Dim]) -> Dim:
+    from ..base.sym import substitute
+
+    return substitute(d, dict(values.items()))
+
+
+def chunked(extent: Dim, parts: int, lanes: int) -> Dim:
+    """Elements of one part: a whole number of tiles."""
+    return mul(ceildiv(ceildiv(extent, parts), lanes), lanes)

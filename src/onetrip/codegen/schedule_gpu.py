@@ -1,0 +1,287 @@
+"""A collapsed nest to the kernels of a GPU: which family, how many lanes, how many parts.
+
+Every number follows from dtype widths, extents and the chip's figures. The loops are built by
+`gpu_build`; nests are cut and rewritten by `gpu_split`.
+
+    pointwise   one axis, or two where buffers are contiguous along different axes
+    row         the reduced axis is contiguous: in registers up to HELD elements, else walked
+    column      the reduced axis is strided: tiles [reduced x columns]
+    split       too few programs for the chip: partial states, then a nest that joins them
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ..base.sym import Dim, Var, coefficient
+from ..ir.expr import Load
+from ..ir.kernel import Facts, Kernel
+from ..ir.nest import AxisKind, Buffer, Nest
+from ..target import Target
+from .gpu_build import Tiling, build, inner_axes
+from .gpu_split import (
+    Split, chunked, first_reductions, flattened, online_softmax, size, split, stores_apart,
+)  # fmt: skip
+from .scheduled import Scheduled
+
+HELD = 16384
+"""Most elements of one program's tile: 32 for each of 512 threads."""
+WALK = 4096
+"""Elements of one step of a walked reduction: 16 for each of 256 threads."""
+SHORT = 2048
+"""Short rows share a program until its tile has this many elements."""
+SQUARE = 64
+"""Side of a tile that is read along one axis and written along another."""
+VECTOR = 16
+"""Bytes of the widest access of one thread."""
+
+
+def schedule(nest: Nest, target: Target, *, name: str, facts: Facts) -> Scheduled:
+    """The launches of one group.
+
+    Args:
+        nest: collapsed: every index is one flat element offset, every buffer 1-D and dense.
+        target: a GPU.
+        name: of the kernel; several kernels get `_0`, `_1`, ... after it.
+        facts: costs and origins, written into each kernel's head.
+
+    Raises:
+        Unsupported: no family can say the nest.
+    """
+    nests, scratch = _pieces(_scans_inside(nest), target, name)
+    kernels = []
+    for number, one in enumerate(nests):
+        label = name if len(nests) == 1 else f"{name}_{number}"
+        kernels.append(_kernel(one, target, label, facts))
+    return Scheduled(tuple(kernels), scratch)
+
+
+def _scans_inside(nest: Nest) -> Nest:
+    """Scanned axes lie inside each program: they move from the space to the stores."""
+    scanned = tuple(a.var for a in nest.space if a.kind is AxisKind.SCAN)
+    if not scanned:
+        return nest
+    space = tuple(a for a in nest.space if a.kind is not AxisKind.SCAN)
+    stores = tuple(replace(s, axes=(*scanned, *s.axes)) for s in nest.stores)
+    return replace(nest, space=space, stores=stores)
+
+
+def _pieces(
+    nest: Nest, target: Target, stem: str
+) -> tuple[tuple[Nest, ...], tuple[Buffer, ...]]:
+    if not nest.reductions and not nest.scans:
+        return stores_apart(nest), ()
+    tiling = _reduction_tiling(nest, target)
+    if _walked(nest, tiling):
+        nest = online_softmax(nest)
+    cut = _cut(nest, tiling, target)
+    if cut is None:
+        return (nest,), ()
+    pieces = split(nest, cut, stem)
+    done: list[Nest] = list(pieces.nests[:2])
+    scratch = pieces.scratch
+    for rest in pieces.nests[2:]:
+        more, between = _pieces(rest, target, f"{stem}_then")
+        done += more
+        scratch += between
+    return tuple(done), scratch
+
+
+def _kernel(nest: Nest, target: Target, name: str, facts: Facts) -> Kernel:
+    if nest.reductions or nest.scans:
+        return build(nest, _reduction_tiling(nest, target), name, facts)
+    nest, tiling = _pointwise(nest, target)
+    return build(nest, tiling, name, facts)
+
+
+# Pointwise
+
+
+def _pointwise(nest: Nest, target: Target) -> tuple[Nest, Tiling]:
+    axes = [a.var for a in nest.space]
+    if not axes:
+        return nest, Tiling({}, 1, "pointwise")
+    other = _second_axis(nest, axes)
+    if other is not None:
+        return nest, _square(axes, other)
+    if len(axes) > 1 and not _long_rows(axes[-1], nest, target):
+        static = all(isinstance(a.extent, int) for a in axes[1:])
+        if static:
+            nest = flattened(nest)
+            axes = [a.var for a in nest.space]
+    lanes, warps = _line(nest, size(axes), target)
+    lanes = min(lanes, _power(axes[-1].extent, lanes))
+    return nest, Tiling({a: lanes if a is axes[-1] else 1 for a in axes}, warps, "pointwise")
+
+
+def _second_axis(nest: Nest, axes: list[Var]) -> Var | None:
+    """An axis along which a buffer is contiguous that is strided along the last one."""
+    last = axes[-1]
+    for offset in _offsets(nest):
+        if coefficient(offset, last) in (0, 1, None):
+            continue
+        for a in axes[:-1]:
+            if coefficient(offset, a) == 1 and _power(a.extent, SQUARE) >= 8:
+                return a
+    return None
+
+
+def _square(axes: list[Var], other: Var) -> Tiling:
+    sides = {axes[-1]: _power(axes[-1].extent, SQUARE), other: _power(other.extent, SQUARE)}
+    lanes = {a: sides.get(a, 1) for a in axes}
+    warps = max(1, min(8, sides[axes[-1]] * sides[other] // 512))
+    return Tiling(lanes, warps, "pointwise")
+
+
+def _long_rows(last: Var, nest: Nest, target: Target) -> bool:
+    """Whether tiles along the last axis alone waste nothing."""
+    if not isinstance(last.extent, int):
+        return False
+    lanes, _ = _line(nest, size(a.var for a in nest.space), target)
+    return last.extent % lanes == 0 or last.extent >= 8 * lanes
+
+
+def _line(nest: Nest, points: Dim, target: Target) -> tuple[int, int]:
+    """(lanes, warps) of a 1-D tile: two wide accesses per thread and buffer, fewer for many."""
+    widths = [b.type.dtype.itemsize for b in nest.buffers] or [4]
+    each = VECTOR // min(widths)
+    each = min(16, each * 2 if len(widths) <= 3 else each)
+    lanes, warps = each * 32 * 4, 4
+    while isinstance(points, int) and lanes > 128 and points < lanes * target.multiprocessors:
+        lanes //= 2
+        warps = max(1, min(4, lanes // (32 * min(each, 4))))
+    return lanes, warps
+
+
+# Reductions
+
+
+def _reduction_tiling(nest: Nest, target: Target) -> Tiling:
+    inner = inner_axes(nest)
+    contiguous = _unit_axes(nest)
+    space = [a.var for a in nest.space]
+    columns = next((a for a in reversed(space) if a in contiguous), None)
+    if columns is not None and not any(a in contiguous for a in inner):
+        return _columns(space, columns, inner)
+    return _rows(space, inner, contiguous, target)
+
+
+def _rows(
+    space: list[Var], inner: tuple[Var, ...], contiguous: set[Var], target: Target
+) -> Tiling:
+    order = sorted(inner, key=lambda a: (a in contiguous, inner.index(a)), reverse=True)
+    whole = _whole(inner)
+    if whole is not None and whole <= HELD:
+        lanes = {a: _power(a.extent, HELD) for a in inner}
+        rows = _rows_together(space, whole, target)
+        lanes |= {a: rows if space and a is space[-1] else 1 for a in space}
+        warps = max(1, min(16, rows * whole // 512))
+        return Tiling(lanes, warps, "row")
+    lanes = dict.fromkeys(space, 1)
+    lanes |= _share(order, 2 * WALK if whole is None or whole > 8 * HELD else WALK)
+    return Tiling(lanes, 16 if whole is None or whole > 8 * HELD else 8, "row")
+
+
+def _rows_together(space: list[Var], whole: int, target: Target) -> int:
+    """Rows of one program: as many as fill its tile and still feed every multiprocessor."""
+    if not space:
+        return 1
+    rows = _power(space[-1].extent, max(1, SHORT // whole))
+    points = size(space)
+    while isinstance(points, int) and rows > 1 and points < rows * 2 * target.multiprocessors:
+        rows //= 2
+    return rows
+
+
+def _columns(space: list[Var], columns: Var, inner: tuple[Var, ...]) -> Tiling:
+    wide = _power(columns.extent, SQUARE)
+    lanes = {a: wide if a is columns else 1 for a in space}
+    lanes |= _share(list(reversed(inner)), WALK // wide)
+    tile = wide * math.prod(lanes[a] for a in inner)
+    return Tiling(lanes, max(1, min(8, tile // 512)), "column")
+
+
+def _share(order: Iterable[Var], budget: int) -> dict[Var, int]:
+    """Lanes for inner axes, the first in order served first."""
+    lanes = {}
+    for a in order:
+        lanes[a] = _power(a.extent, budget)
+        budget = max(1, budget // lanes[a])
+    return lanes
+
+
+def _whole(inner: tuple[Var, ...]) -> int | None:
+    """Lanes that hold all inner axes; None when an extent is symbolic."""
+    total = 1
+    for a in inner:
+        if not isinstance(a.extent, int):
+            return None
+        total *= _power(a.extent, 1 << 40)
+    return total
+
+
+def _walked(nest: Nest, tiling: Tiling) -> list[Var]:
+    return [
+        a
+        for a in inner_axes(nest)
+        if not (isinstance(a.extent, int) and tiling.lanes[a] >= a.extent)
+    ]
+
+
+def _cut(nest: Nest, tiling: Tiling, target: Target) -> Split | None:
+    """Where to split a reduction so that every multiprocessor has work; None where it has."""
+    programs = size(a.var for a in nest.space)
+    if not isinstance(programs, int) or nest.scans:
+        return None
+    for a in nest.space:
+        programs = -(-programs // tiling.lanes[a.var])
+    first = first_reductions(nest)
+    shared = [a for a in _walked(nest, tiling) if all(a in r.axes for r in first)]
+    if not shared or programs >= 2 * target.multiprocessors:
+        return None
+    axis = max(shared, key=lambda a: _steps(a, tiling))
+    parts = 1
+    wanted = min(-(-4 * target.multiprocessors // programs), _steps(axis, tiling) // 2)
+    while parts * 2 <= wanted:
+        parts *= 2
+    if parts < 2:
+        return None
+    chunk = chunked(axis.extent, parts, tiling.lanes[axis])
+    return Split(axis, parts, chunk)
+
+
+def _steps(axis: Var, tiling: Tiling) -> int:
+    """Steps of a walk; a symbolic extent counts as long."""
+    return -(-axis.extent // tiling.lanes[axis]) if isinstance(axis.extent, int) else 1 << 20
+
+
+# Accesses
+
+
+def _offsets(nest: Nest) -> list[Dim]:
+    return [e.index[0] for e in nest.loads if e.index] + [
+        s.index[0] for s in nest.stores if s.index
+    ]
+
+
+def _unit_axes(nest: Nest) -> set[Var]:
+    """Axes along which the widest loads of the nest are contiguous."""
+    axes = [*(a.var for a in nest.space), *inner_axes(nest)]
+    loads: list[Load] = [e for e in nest.loads if e.index]
+    varied = {e: sum(coefficient(e.index[0], a) != 0 for a in axes) for e in loads}
+    most = max(varied.values(), default=0)
+    return {
+        a for a in axes for e in loads if varied[e] == most and coefficient(e.index[0], a) == 1
+    }
+
+
+def _power(extent: Dim, most: int) -> int:
+    """The least power of two that covers the extent, at most `most`."""
+    power = 1
+    while power * 2 <= most and (not isinstance(extent, int) or power < extent):
+        power *= 2
+    return power
+
+

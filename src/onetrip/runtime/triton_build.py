@@ -1,0 +1,247 @@
+"""Generated Triton modules to launches: import, compile for the device at hand, run.
+
+A launch goes straight to the compiled kernel's own launcher: what Triton's jit would look up at
+each call (types, alignment, divisibility) is one small key here. Knows no IR: a module says all
+that a launch needs (`TritonModule`), and sizes come as numbers.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol
+
+import triton
+import triton.language as tl
+
+from ..base.errors import ToolchainError
+from ..base.sym import Dim, Size, evaluate
+from .cache import Cache, content_key
+
+INDEX_LIMIT = (1 << 31) - (1 << 20)
+ALIGNED = 16
+_lock = threading.RLock()
+_modules: dict[str, Any] = {}
+
+
+class TritonModule(Protocol):
+    """What `codegen.triton.emit` returns."""
+
+    @property
+    def text(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def arguments(self) -> tuple[tuple[str, str], ...]: ...
+    @property
+    def grid(self) -> tuple[Dim, ...]: ...
+    @property
+    def warps(self) -> int: ...
+    @property
+    def stages(self) -> int: ...
+    @property
+    def constants(self) -> tuple[str, ...]: ...
+    @property
+    def limits(self) -> tuple[Dim, ...]: ...
+    @property
+    def sizes(self) -> tuple[Size, ...]: ...
+    @property
+    def dialect(self) -> str: ...
+
+
+def body_of(text: str) -> str:
+    """The text without the comments at its head, which say where a kernel came from."""
+    lines = text.split("\n")
+    first = next((n for n, line in enumerate(lines) if not line.startswith("#")), len(lines))
+    return "\n".join(lines[first:])
+
+
+def imported(module: TritonModule, cache: Cache) -> Any:
+    """The kernel function of a module, from a file in the cache (Triton reads the source).
+
+    Raises:
+        ToolchainError: the text is not a valid module.
+    """
+    body = body_of(module.text)
+    key = content_key(["triton-module", module.dialect, body])
+    with _lock:
+        if key not in _modules:
+            folder = cache.put(key, lambda f: _write(f / f"{module.name}.py", body))
+            _modules[key] = _import(folder / f"{module.name}.py", key, module)
+        return getattr(_modules[key], module.name)
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+def _import(path: Path, key: str, module: TritonModule) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"onetrip_triton_{key[:16]}", path)
+    if spec is None or spec.loader is None:
+        raise ToolchainError("a generated module cannot be imported", where=str(path))
+    made = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = made
+    with _interpreting(module.dialect == "interpreter"):
+        try:
+            spec.loader.exec_module(made)
+        except SyntaxError as error:
+            raise ToolchainError(
+                f"the generated kernel {module.name} is not valid Python",
+                found=str(error),
+                where=str(path),
+                next_step="report it with the kernel's text",
+            ) from error
+    return made
+
+
+@contextmanager
+def _interpreting(wanted: bool) -> Iterator[None]:
+    """Whether `triton.jit` makes interpreted functions, whatever the environment says."""
+    runtime: Any = triton.knobs.runtime
+    with runtime.scope():
+        runtime.interpret = wanted
+        yield
+
+
+def compile_options(warps: int, stages: int) -> dict[str, Any]:
+    """Options of every compilation: no contraction of a * b + c, denormals kept."""
+    return {
+        "num_warps": warps,
+        "num_stages": stages,
+        "enable_fp_fusion": False,
+        "enable_reflect_ftz": False,
+    }
+
+
+def source_of(
+    function: Any, module: TritonModule, *, aligned: bool, whole: Sequence[bool], wide: bool
+) -> Any:
+    """Triton's compilation unit.
+
+    Args:
+        function: the imported kernel.
+        module: where it came from.
+        aligned: all pointers are multiples of 16 bytes.
+        whole: for each size, whether it is a multiple of 16.
+        wide: index arithmetic is 64-bit where the module leaves that open.
+    """
+    signature: dict[str, str] = {}
+    attributes: dict[tuple[int, ...], list[list[Any]]] = {}
+    pointers = len(module.arguments) - len(module.sizes)
+    divisible = [*([aligned] * pointers), *whole]
+    for position, (name, kind) in enumerate(module.arguments):
+        signature[name] = ("i64" if wide else "i32") if kind == "index" else kind
+        if divisible[position]:
+            attributes[(position,)] = [["tt.divisibility", ALIGNED]]
+    constants = {c: (tl.int64 if wide else tl.int32) for c in module.constants}
+    signature.update(dict.fromkeys(constants, "constexpr"))
+    return triton.compiler.ASTSource(function, signature, constants, attributes)
+
+
+def needs_wide(module: TritonModule, sizes: Mapping[Size, int]) -> bool:
+    """Whether 32-bit index arithmetic could overflow at these sizes."""
+    return any(evaluate(d, lambda s: sizes[s]) >= INDEX_LIMIT for d in module.limits)
+
+
+class TritonLaunch:
+    """A kernel that can be launched on tensors of one device.
+
+    Args:
+        module: the generated module.
+        cache: where its text is kept.
+    """
+
+    def __init__(self, module: TritonModule, cache: Cache | None = None) -> None:
+        self.module = module
+        self._function = imported(module, cache or Cache())
+        self._interpreted = module.dialect == "interpreter"
+        self._grid = module.grid[0]
+        self._fixed = self._grid if isinstance(self._grid, int) else None
+        self._variants: dict[tuple[Any, ...], Any] = {}
+
+    def programs(self, sizes: Sequence[int]) -> int:
+        """Programs of the launch grid at these sizes."""
+        if self._fixed is not None:
+            return self._fixed
+        named = dict(zip(self.module.sizes, sizes, strict=True))
+        return int(evaluate(self._grid, lambda s: named[s]))
+
+    def __call__(self, buffers: Sequence[Any], sizes: Sequence[int] = ()) -> None:
+        """Launches on the current stream of the current device.
+
+        Args:
+            buffers: tensors, in the order of the kernel's buffers.
+            sizes: values of the kernel's symbolic sizes, in order.
+        """
+        programs = self.programs(sizes)
+        if programs <= 0:
+            return
+        if self._interpreted:
+            constants = dict.fromkeys(self.module.constants, tl.int32)
+            self._function[(programs,)](*buffers, *sizes, **constants)
+            return
+        import torch
+
+        device = torch.cuda.current_device()
+        stream = triton.runtime.driver.active.get_current_stream(device)
+        self.bound([t.data_ptr() for t in buffers], sizes, device)(programs, stream)
+
+    def bound(
+        self, pointers: Sequence[int], sizes: Sequence[int], device: int
+    ) -> Callable[[int, int], None]:
+        """A launch of fixed arguments: call it with (programs, stream) any number of times."""
+        together = 0
+        for p in pointers:
+            together |= p
+        aligned = together % ALIGNED == 0
+        whole = tuple(s % ALIGNED == 0 for s in sizes)
+        wide = bool(self.module.limits) and needs_wide(
+            self.module, dict(zip(self.module.sizes, sizes, strict=True))
+        )
+        key = (device, aligned, whole, wide)
+        kernel = self._variants.get(key)
+        if kernel is None:
+            kernel = self._variants[key] = self._compile(aligned, whole, wide)
+        constants = [tl.int64 if wide else tl.int32] * len(self.module.constants)
+        run, function, packed = kernel.run, kernel.function, kernel.packed_metadata
+        arguments = (*pointers, *sizes, *constants)
+
+        def launch(programs: int, stream: int) -> None:
+            run(programs, 1, 1, stream, function, packed, None, None, None, *arguments)
+
+        return launch
+
+    def _compile(self, aligned: bool, whole: Sequence[bool], wide: bool) -> Any:
+        source = source_of(self._function, self.module, aligned=aligned, whole=whole, wide=wide)
+        kernel = compiled(source, self.module, None)
+        kernel._init_handles()
+        return kernel
+
+    def resources(self, device: int = 0) -> tuple[int, int, int] | None:
+        """(registers, spilled bytes, shared bytes) of the first variant that was loaded."""
+        for kernel in self._variants.values():
+            return kernel.n_regs, kernel.n_spills, kernel.metadata.shared
+        return None
+
+
+def compiled(source: Any, module: TritonModule, target: Any) -> Any:
+    """Triton's compiled kernel; `target` None means the device at hand.
+
+    Raises:
+        ToolchainError: Triton or the assembler rejects the text.
+    """
+    try:
+        return triton.compile(
+            source, target=target, options=compile_options(module.warps, module.stages)
+        )
+    except Exception as error:
+        raise ToolchainError(
+            f"Triton rejects the generated kernel {module.name}",
+            found=f"{type(error).__name__}: {error}",
+            next_step="report it with the kernel's text",
+        ) from error
