@@ -20,7 +20,7 @@ from ..base.errors import Unsupported
 from ..base.sym import Size, Sym
 from ..ir.graph import Graph, Literal, Node, Operand, Origin, Ref, Scalar, Value, freeze
 from ..ir.types import TensorType
-from ..ops.schema import Form, Movement, Op, Opaque
+from ..ops.schema import Composite, Form, Movement, Op, Opaque
 from ..ops.table import BY_TARGET
 from .origin import origin_of
 from .sizes import dim_of

@@ -175,7 +175,7 @@ class Memory:
 
     def write(self, index: tuple[Array, ...], value: Array) -> None:
         """Sets elements at 1-d indices; the last of equal ones wins."""
-        self.data[self._place(index)] = value
+        self.data[self._place(index)] = value if index else value.reshape(-1)[-1]
 
     def join(self, index: tuple[Array, ...], value: Array, ufunc: Any) -> None:
         """element = round(ufunc(element, value)), one after the other where indices repeat."""

@@ -11,11 +11,16 @@ from typing import Any
 
 import numpy as np
 
+from ..base.dtype import f32
 from ..ir.expr import Expr
 from . import arith as m
 from .arith import add, div, mul, neg, sub, where
 from .rows import (
-    default_form, elementwise, form, in_output, sample, with_attrs,
+    default_form,
+    elementwise,
+    in_output,
+    sample,
+    with_attrs,
 )  # fmt: skip
 from .rules import first, like_first, pointwise
 from .scalar import SCALAR_OPS
@@ -63,7 +68,7 @@ def _coefficient(at: Attrs, x: Expr) -> Expr:
 
 def _inner(x: Expr) -> Expr:
     """sqrt(2/pi) (x + 0.044715 x^3)."""
-    return mul(TANH_SCALE, add(x, mul(TANH_CUBE, mul(mul(x, x), x))))
+    return mul(TANH_SCALE, m.fma(TANH_CUBE, mul(mul(x, x), x), x))
 
 
 def _gelu(x: Expr, at: Attrs) -> Expr:
@@ -105,7 +110,7 @@ def _log_sigmoid(x: Expr, at: Attrs) -> Expr:
 
 
 def _hardshrink(x: Expr, at: Attrs) -> Expr:
-    size = at.get("lambd", 0.5)
+    size = m.const(at.get("lambd", 0.5), at["common"]).value
     return where(m.both(m.ge(x, -size), m.le(x, size)), 0, x)
 
 
@@ -122,7 +127,8 @@ def _threshold(x: Expr, at: Attrs) -> Expr:
 def _logit(x: Expr, at: Attrs) -> Expr:
     eps = at.get("eps")
     z = x if eps is None else where(m.lt(x, eps), eps, where(m.gt(x, 1 - eps), 1 - eps, x))
-    return m.log(div(z, sub(1, z)))
+    near = at["common"]
+    return m.log(m.rounded(div(z, m.rounded(sub(1, z), near)), near))
 
 
 def _threshold_backward(g: Expr, x: Expr, at: Attrs) -> Expr:
@@ -134,7 +140,7 @@ def _sigmoid_backward(g: Expr, y: Expr, at: Attrs) -> Expr:
 
 
 def _tanh_backward(g: Expr, y: Expr, at: Attrs) -> Expr:
-    return mul(g, sub(1, mul(y, y)))
+    return mul(g, m.fma(neg(y), y, m.const(1, y.dtype)))
 
 
 def _gelu_backward(g: Expr, x: Expr, at: Attrs) -> Expr:
@@ -148,20 +154,21 @@ def _gelu_backward(g: Expr, x: Expr, at: Attrs) -> Expr:
 def _gelu_tanh_slope(x: Expr) -> Expr:
     t = m.tanh(_inner(x))
     cube = m.const(3 * m.const(TANH_CUBE, x.dtype).value, x.dtype)
-    steep = mul(TANH_SCALE, add(1, mul(cube, mul(x, x))))
-    right = mul(mul(mul(0.5, x), sub(1, mul(t, t))), steep)
+    one = m.const(1, x.dtype)
+    steep = mul(TANH_SCALE, m.fma(cube, mul(x, x), one))
+    right = mul(mul(mul(0.5, x), m.fma(neg(t), t, one)), steep)
     return add(mul(0.5, add(1, t)), right)
 
 
 def _silu_backward(g: Expr, x: Expr, at: Attrs) -> Expr:
     s = div(1, add(1, m.exp(neg(x))))
-    return mul(mul(g, s), add(1, mul(x, sub(1, s))))
+    return mul(mul(g, s), m.fma(x, sub(1, s), m.const(1, x.dtype)))
 
 
 def _mish_backward(g: Expr, x: Expr, at: Attrs) -> Expr:
     s = div(1, add(1, m.exp(neg(x))))
     t = m.tanh(m.log1p(m.exp(x)))
-    return mul(g, add(t, mul(mul(x, s), sub(1, mul(t, t)))))
+    return mul(g, m.fma(mul(x, s), m.fma(neg(t), t, m.const(1, x.dtype)), t))
 
 
 def _leaky_relu_backward(g: Expr, x: Expr, at: Attrs) -> Expr:
@@ -195,7 +202,7 @@ def _hardswish_backward(g: Expr, x: Expr, at: Attrs) -> Expr:
 
 
 def _hardsigmoid_backward(g: Expr, x: Expr, at: Attrs) -> Expr:
-    sixth = m.const(1 / 6, x.dtype)
+    sixth = m.const(m.const(1 / 6, f32).value, x.dtype)
     return where(m.both(m.gt(x, -3), m.lt(x, 3)), mul(g, sixth), 0)
 
 

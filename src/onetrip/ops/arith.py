@@ -132,3 +132,9 @@ def place(d: Dim, dtype: DType = i64) -> Expr:
 def to(e: Expr, dtype: DType) -> Expr:
     """e converted to dtype; constants are folded, so a body sees a plain Const."""
     return const(e.value, dtype) if isinstance(e, Const) else cast(e, dtype)
+
+
+def rounded(e: Expr, dtype: DType) -> Expr:
+    """e rounded to a storage dtype that computes in e's own, and widened again."""
+    narrow = dtype is not e.dtype and dtype.compute is e.dtype
+    return cast(cast(e, dtype), e.dtype) if narrow else e

@@ -6,6 +6,7 @@ Nothing here knows how a value is stored: bodies see operands in operation preci
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,18 +16,43 @@ from ..base.sym import Sym
 from ..ir.expr import Apply, Const, Expr, apply
 from . import arith as m
 from .rows import (
-    BOOLS, FLOATS, INT_PAIRS, INTS, MIXED_PAIRS, PAIRS, binary, binary_forms, default_form,
-    elementwise, form, in_common_float, in_output, plain, sample, selecting, unary, with_attrs,
+    BOOLS,
+    FLOATS,
+    INT_PAIRS,
+    INTS,
+    MIXED_PAIRS,
+    PAIRS,
+    binary,
+    binary_forms,
+    default_form,
+    elementwise,
+    form,
+    in_common_float,
+    in_output,
+    plain,
+    sample,
+    selecting,
+    unary,
+    with_attrs,
     without_attrs,
 )  # fmt: skip
 from .rules import (
-    Arg, broadcast, check_compiled, first, laid_out, like_first, pointwise, promoted,
+    Arg,
+    broadcast,
+    check_compiled,
+    first,
+    laid_out,
+    like_first,
+    pointwise,
+    promoted,
     promoted_float,
 )  # fmt: skip
 from .scalar import SCALAR_OPS
 from .schema import Attrs, Op
 
 FLOAT_PAIRS = PAIRS + MIXED_PAIRS
+NUMERIC_PAIRS = tuple(s for s in MIXED_PAIRS if s.operands[0][0] != "bool")
+BOTH = (0, 1)
 
 
 def _scaled(x: Expr, alpha: Any) -> Expr:
@@ -41,8 +67,15 @@ def _add(a: Expr, b: Expr, attrs: Attrs, sign: int = 1) -> Expr:
     if not isinstance(alpha, Sym) and alpha == 1:
         return m.add(a, b) if sign > 0 else m.sub(a, b)
     if a.dtype.is_float and not isinstance(alpha, Sym):
-        return m.fma(sign * alpha, b, a)
+        number = m.const(alpha, a.dtype if attrs["gpu"] else attrs["common"]).value
+        return m.fma(sign * number, b, a)
     return m.add(a, _scaled(b, alpha)) if sign > 0 else m.sub(a, _scaled(b, alpha))
+
+
+def _reference_add(a: Any, b: Any, attrs: Attrs) -> Any:
+    if np.result_type(np.asarray(a), np.asarray(b)) == bool:
+        return np.logical_or(a, b)
+    return a + np.multiply(b, attrs.get("alpha", 1))
 
 
 def _sub(a: Expr, b: Expr, attrs: Attrs) -> Expr:
@@ -61,7 +94,33 @@ _DIVISIONS = {None: "div", "floor": "floordiv", "trunc": "truncdiv"}
 
 
 def _div(a: Expr, b: Expr, attrs: Attrs) -> Expr:
-    return apply(_DIVISIONS[attrs.get("rounding_mode")], a, b)
+    """a / b; rounded quotients of two half-precision tensors round between the steps."""
+    mode = attrs.get("rounding_mode")
+    if attrs["gpu"] and mode is None and isinstance(b, Const) and a.dtype.is_float:
+        return m.mul(a, m.div(1, b))
+    steps = attrs["common"].compute is not attrs["common"] and not isinstance(b, Const)
+    if mode is None or not steps:
+        return apply(_DIVISIONS[mode], a, b)
+    return _stepwise(a, b, mode, attrs["common"])
+
+
+def _stepwise(a: Expr, b: Expr, mode: str, common: DType) -> Expr:
+    """trunc(a / b) or floor(a / b) with every step rounded to `common`."""
+
+    def near(e: Expr) -> Expr:
+        return m.rounded(e, common)
+
+    quotient = near(m.div(a, b))
+    if mode == "trunc":
+        return apply("trunc", quotient)
+    rest = apply("fmod", a, b)
+    whole = near(m.div(near(m.sub(a, rest)), b))
+    unlike = m.ne(m.lt(b, 0), m.lt(rest, 0))
+    whole = m.where(m.both(m.ne(rest, 0), unlike), near(m.sub(whole, 1)), whole)
+    floor = apply("floor", whole)
+    floor = m.where(m.gt(near(m.sub(whole, floor)), 0.5), near(m.add(floor, 1)), floor)
+    zero = apply("copysign", m.const(0, a.dtype), quotient)
+    return m.where(m.eq(b, 0), quotient, m.where(m.eq(whole, 0), zero, floor))
 
 
 def _quotient(operands: tuple[Arg, ...], attrs: Attrs) -> DType:
@@ -83,22 +142,22 @@ def _reciprocal(x: Expr) -> Expr:
     return m.div(1, x)
 
 
-_POWERS = {
-    0.0: lambda x: m.const(1, x.dtype),
-    1.0: lambda x: x,
-    2.0: lambda x: m.mul(x, x),
-    3.0: lambda x: m.mul(m.mul(x, x), x),
-    0.5: m.sqrt,
-    -0.5: m.rsqrt,
-    -1.0: _reciprocal,
-    -2.0: lambda x: m.div(1, m.mul(x, x)),
+_POWERS: dict[float, Callable[[Expr, DType], Expr]] = {
+    0.0: lambda x, d: m.const(1, x.dtype),
+    1.0: lambda x, d: x,
+    2.0: lambda x, d: m.mul(x, x),
+    3.0: lambda x, d: m.mul(m.rounded(m.mul(x, x), d), x),
+    0.5: lambda x, d: m.sqrt(x),
+    -0.5: lambda x, d: m.rsqrt(x),
+    -1.0: lambda x, d: _reciprocal(x),
+    -2.0: lambda x, d: m.div(1, m.rounded(m.mul(x, x), d)),
 }
-"""Exponents that eager spells without a power function (x ** y, y a number)."""
+"""Exponents that eager spells without a power function (x ** y, y a number); d: its rounding."""
 
 
-def _pow(a: Expr, b: Expr) -> Expr:
+def _pow(a: Expr, b: Expr, attrs: Attrs) -> Expr:
     if isinstance(b, Const) and a.dtype.is_float and float(b.value) in _POWERS:
-        return _POWERS[float(b.value)](a)
+        return _POWERS[float(b.value)](a, attrs["common"])
     return m.power(a, b)
 
 
@@ -113,8 +172,9 @@ def _lerp(a: Expr, b: Expr, w: Expr) -> Expr:
 
 
 def _addcmul(a: Expr, b: Expr, c: Expr, attrs: Attrs) -> Expr:
-    """a + value * b * c."""
-    return m.add(a, m.mul(_scaled(b, attrs.get("value", 1)), c))
+    """a + (value * b) * c, the last two steps fused for floats."""
+    scaled = _scaled(b, attrs.get("value", 1))
+    return m.fma(scaled, c, a) if a.dtype.is_float else m.add(a, m.mul(scaled, c))
 
 
 def _addcdiv(a: Expr, b: Expr, c: Expr, attrs: Attrs) -> Expr:
@@ -194,10 +254,10 @@ def _fill_dtypes(operands: tuple[Arg, ...], out: Any, attrs: Attrs) -> tuple[DTy
     return (out.dtype.compute, bool_, out.dtype.compute)
 
 
-def _xlogy(x: Expr, y: Expr) -> Expr:
-    """0 where x is 0, unless y is NaN."""
+def _xlogy(x: Expr, y: Expr, attrs: Attrs) -> Expr:
+    """x log(y); 0 where x is 0, unless y is NaN."""
     zero = m.both(m.eq(x, 0), m.negation(m.isnan(y)))
-    return m.where(zero, 0.0, m.mul(x, m.log(y)))
+    return m.where(zero, 0.0, m.mul(x, m.rounded(m.log(y), attrs["common"])))
 
 
 def _reference_xlogy(x: Any, y: Any) -> Any:
@@ -213,8 +273,11 @@ def _logaddexp(a: Expr, b: Expr) -> Expr:
 
 def _function(name: str, onnx: tuple[str, ...] = (), **more: Any) -> Op:
     """A float function that is one scalar operator."""
-    leaf = SCALAR_OPS[more.pop("leaf", name)]
-    return unary(name, lambda x: apply(leaf.name, x), leaf.reference, onnx=onnx, **more)
+    leaf = SCALAR_OPS[name]
+    return unary(
+        name, lambda x: apply(leaf.name, x), lambda x: leaf.reference(np.asarray(x, float)),
+        onnx=onnx, **more,
+    )  # fmt: skip
 
 
 def _same(name: str, body: Any, fn: Any, **more: Any) -> Op:
@@ -255,16 +318,17 @@ TRIPLES = (
 
 OPS: tuple[Op, ...] = (
     elementwise("add", binary_forms("add", ALPHA), with_attrs(_add),
-                lambda a, b, at: np.logical_or(a, b) if getattr(a, "dtype", None) == bool
-                else a + np.multiply(b, at.get("alpha", 1)),
+                _reference_add,
                 PAIRS + INT_PAIRS + MIXED_PAIRS + SCALED
-                + (sample(("bool", (4,)), ("bool", (4,))),), onnx=("Add",)),
+                + (sample(("bool", (4,)), ("bool", (4,))),), rounds=BOTH, rounds_on_gpu=(),
+                onnx=("Add",)),
     elementwise("sub", binary_forms("sub", ALPHA), with_attrs(_sub),
                 lambda a, b, at: a - np.multiply(b, at.get("alpha", 1)),
-                PAIRS + INT_PAIRS + MIXED_PAIRS + SCALED, onnx=("Sub",)),
+                PAIRS + INT_PAIRS + NUMERIC_PAIRS + SCALED, rounds=BOTH, rounds_on_gpu=(),
+                onnx=("Sub",)),
     elementwise("rsub", binary_forms("rsub", ALPHA), with_attrs(_rsub),
                 lambda a, b, at: b - np.multiply(a, at.get("alpha", 1)),
-                PAIRS + INT_PAIRS + MIXED_PAIRS + SCALED),
+                PAIRS + INT_PAIRS + NUMERIC_PAIRS + SCALED, rounds=BOTH, rounds_on_gpu=()),
     binary("mul", _mul, np.multiply, onnx=("Mul",)),
     elementwise("div", (*binary_forms("div"),
                         *(form(f"div.{k}", ("self", "other"), ("rounding_mode",))
@@ -272,24 +336,24 @@ OPS: tuple[Op, ...] = (
                         form("floor_divide.default", ("self", "other"), rounding_mode="floor"),
                         form("floor_divide.Scalar", ("self", "other"), rounding_mode="floor")),
                 with_attrs(_div), _reference_div, PAIRS + INT_PAIRS[:3] + MIXED_PAIRS + MODES,
-                types=pointwise(_quotient), compute=in_output, onnx=("Div",)),
+                types=pointwise(_quotient), compute=in_output, rounds=(0,), onnx=("Div",)),
     binary("remainder", lambda a, b: apply("remainder", a, b),
            lambda a, b: np.remainder(a, np.where(np.equal(b, 0) & (np.asarray(b).dtype.kind in "iu"),
                                                  1, b)),
            forms=(*binary_forms("remainder"),
                   form("remainder.Scalar_Tensor", ("self", "other"))),
-           rounds_numbers=True),
+           rounds=BOTH),
     binary("fmod", lambda a, b: apply("fmod", a, b),
            lambda a, b: np.fmod(a, np.where(np.equal(b, 0) & (np.asarray(b).dtype.kind in "iu"),
-                                            1, b)), onnx=("Mod",), rounds_numbers=True),
-    binary("pow", _pow, np.power,
-           forms=(form("pow.Tensor_Tensor", ("self", "exponent")),
+                                            1, b)), onnx=("Mod",), rounds=BOTH),
+    elementwise("pow", (
+                  form("pow.Tensor_Tensor", ("self", "exponent")),
                   form("pow.Tensor_Scalar", ("self", "exponent")),
                   form("pow.Scalar", ("self", "exponent"))),
-           samples=tuple(sample(("f32", (3, 4)), e) for e in (2, 3, 0.5, -0.5, -1, -2, 1.7, 0))
+           with_attrs(_pow), plain(np.power), tuple(sample(("f32", (3, 4)), e) for e in (2, 3, 0.5, -0.5, -1, -2, 1.7, 0))
            + (sample(("bf16", (5,)), 2), sample(("f32", (4,)), ("f32", (4,))),
               sample(2.0, ("f32", (4,))), sample(("i64", (4,)), 3),
-              sample(("i64", (4,)), 0.5)), onnx=("Pow",)),
+              sample(("i64", (4,)), 0.5)), rounds=BOTH, onnx=("Pow",)),
     _same("square", lambda x: m.mul(x, x), np.square),
     _same("neg", m.neg, np.negative, onnx=("Neg",)),
     _same("abs", m.absolute, np.abs, onnx=("Abs",)),
@@ -351,16 +415,18 @@ OPS: tuple[Op, ...] = (
            types=pointwise(promoted_float), compute=in_output, samples=FLOAT_PAIRS),
     elementwise("atan2", default_form("atan2", ("self", "other")),
                 without_attrs(lambda a, b: apply("atan2", a, b)), plain(np.arctan2), PAIRS[:5],
-                types=pointwise(promoted_float), compute=in_output),
+                rounds=BOTH, types=pointwise(promoted_float), compute=in_output),
     elementwise("hypot", default_form("hypot", ("self", "other")),
-                without_attrs(lambda a, b: apply("hypot", a, b)), plain(np.hypot), PAIRS[:5]),
+                without_attrs(lambda a, b: apply("hypot", a, b)), plain(np.hypot), PAIRS[:5],
+                rounds=BOTH),
     elementwise("xlogy", (form("xlogy.Tensor", ("self", "other")),
                           form("xlogy.Scalar_Self", ("self", "other")),
                           form("xlogy.Scalar_Other", ("self", "other"))),
-                without_attrs(_xlogy), plain(_reference_xlogy), PAIRS,
+                with_attrs(_xlogy), plain(_reference_xlogy), PAIRS, rounds=BOTH,
                 types=pointwise(promoted_float), compute=in_common_float),
     elementwise("logaddexp", default_form("logaddexp", ("self", "other")),
-                without_attrs(_logaddexp), plain(np.logaddexp), PAIRS[:3]),
+                without_attrs(_logaddexp), plain(np.logaddexp), PAIRS[:3],
+                rounds=BOTH),
     elementwise("lerp", (form("lerp.Scalar", ("self", "end", "weight")),
                          form("lerp.Tensor", ("self", "end", "weight"))),
                 without_attrs(_lerp), plain(lambda a, b, w: a + w * (b - a)),
@@ -375,6 +441,9 @@ OPS: tuple[Op, ...] = (
                 with_attrs(_addcdiv),
                 lambda a, b, c, at: a + at.get("value", 1) * b / c, TRIPLES,
                 types=pointwise(promoted_float), compute=in_output),
+    elementwise("multiply_add", (), without_attrs(m.fma), plain(lambda a, b, c: a * b + c),
+                tuple(sample(*s.operands[:2], ("f32", (3, 4))) for s in TRIPLES[:1]),
+                doc="a * b + c, rounded once: what eager's vector kernels compile to."),
     elementwise("clone", default_form("clone"),
                 without_attrs(lambda x: x), plain(lambda x: x), FLOATS + INTS + BOOLS,
                 types=like_first(), compute=lambda xs, out, at: (out.dtype,), onnx=("Identity",)),

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..base.dtype import BY_NAME
 from ..base.errors import VerifyError
+from ..base.sym import Dim
 from ..ir.graph import Node, Operand, Origin, Scalar, Value, freeze
 from ..ir.types import TensorType
 from .element import argument
@@ -32,7 +33,7 @@ class Recorder:
         self._call = call
         self.nodes: list[Node] = []
 
-    def __call__(self, op: str, *operands: Operand | bool | int | float, **attrs: Any) -> Value:
+    def __call__(self, op: str, *operands: Operand | Dim | bool | float, **attrs: Any) -> Value:
         """Adds `op` on operands; numbers and sizes become Scalars."""
         entry = OPS[op]
         inputs = tuple(x if isinstance(x, Value | Scalar) else Scalar(x) for x in operands)

@@ -11,8 +11,20 @@ from ..base.errors import Unsupported
 from ..ir.expr import Apply, Expr, apply, compare
 from . import arith as m
 from .rows import (
-    BOOLS, FLOATS, INT_PAIRS, INTS, MIXED_PAIRS, PAIRS, binary_forms, default_form, elementwise,
-    form, in_common, plain, sample, without_attrs,
+    BOOLS,
+    FLOATS,
+    INT_PAIRS,
+    INTS,
+    MIXED_PAIRS,
+    PAIRS,
+    binary_forms,
+    default_form,
+    elementwise,
+    form,
+    in_common,
+    plain,
+    sample,
+    without_attrs,
 )  # fmt: skip
 from .rules import Arg, boolean, like_first, pointwise, promoted
 from .scalar import SCALAR_OPS
@@ -75,7 +87,7 @@ def _comparison(name: str, onnx: str) -> Op:
     return elementwise(
         name, binary_forms(name), without_attrs(body), plain(SCALAR_OPS[name].reference),
         PAIRS + INT_PAIRS + MIXED_PAIRS, types=pointwise(boolean), compute=in_common,
-        rounds_numbers=True, onnx=(onnx,) if onnx else (),
+        rounds=(0, 1), rounds_on_gpu=() if name in ('eq', 'ne') else None, onnx=(onnx,) if onnx else (),
     )  # fmt: skip
 
 

@@ -56,8 +56,8 @@ def count_of(x: Value, dims: Sequence[int]) -> Dim:
 
 def per_channel(build: Builder, v: Value, rank: int, dim: int = 1) -> Value:
     """A vector laid along dimension `dim` of a tensor of that rank."""
-    size = [1] * rank
-    size[dim] = v.type.shape[0]  # type: ignore[call-overload]
+    size: list[Dim] = [1] * rank
+    size[dim] = v.type.shape[0]
     return v if rank == 1 else build("view", v, size=tuple(size))
 
 

@@ -19,7 +19,14 @@ from ..ir.types import TensorType
 from . import arith as m
 from .movement import load
 from .rows import (
-    BOOLS, FLOATS, INTS, default_form, elementwise, form, sample, without_attrs,
+    BOOLS,
+    FLOATS,
+    INTS,
+    default_form,
+    elementwise,
+    form,
+    sample,
+    without_attrs,
 )  # fmt: skip
 from .rules import Arg, as_dtype, asked, check_compiled, laid_out, like_first, number_dtype
 from .schema import Attrs, Form, Kind, Movement, Op, Sample, TypeRule
@@ -148,7 +155,7 @@ def _triangle(op: str) -> Callable[[Shape, Node], Expr]:
 def _copy_read(out: Shape, node: Node) -> Expr:
     source = node.values[1].type
     own = out[len(out) - source.rank :]
-    index = tuple(0 if size == 1 else i for i, size in zip(own, source.shape))
+    index = tuple(0 if size == 1 else i for i, size in zip(own, source.shape, strict=False))
     return m.to(load(node, 1, index), node.output.type.dtype)
 
 
@@ -158,6 +165,13 @@ def _fill_tensor_read(out: Shape, node: Node) -> Expr:
 
 def _convert_own(operands: tuple[Arg, ...], out: TensorType, at: Attrs) -> tuple[DType, ...]:
     return tuple(x.dtype for x in operands)
+
+
+def _np_to(x: Any, at: Attrs) -> Any:
+    dtype = as_dtype(at["dtype"])
+    if dtype.is_float:
+        return x
+    return x != 0 if dtype.torch_name == "bool" else np.trunc(x).astype(np.int64)
 
 
 def _made(
@@ -211,7 +225,7 @@ OPS: tuple[Op, ...] = (
           (sample(SQUARE, ("f32", ())),)),
     elementwise("to", (form("_to_copy.default", ("self",), ("dtype",)),
                        Form("prims.convert_element_type.default", ("a",), ("dtype",))),
-                without_attrs(lambda x: x), lambda x, at: x,
+                without_attrs(lambda x: x), _np_to,
                 tuple(sample(*s.operands, dtype=d) for s in FLOATS[:2] + INTS[:1] + BOOLS
                       for d in ("f32", "bf16", "f16", "i64", "bool")),
                 types=like_first(dtype=asked), compute=_convert_own, onnx=("Cast",),

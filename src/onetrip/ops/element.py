@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..base.dtype import DType
+from ..base.dtype import DType, f64
 from ..base.sym import Sym
 from ..ir.expr import Const, Expr, cast
 from ..ir.graph import Node, Operand, Scalar, Value
@@ -32,51 +32,56 @@ def number_expr(value: bool | int | float | Sym) -> Expr:
     """A Python number in f64 or i64, unrounded; a size as its position."""
     if isinstance(value, Sym):
         return place(value)
-    return Const(value, number_dtype(value).compute)
+    return Const(value, f64 if isinstance(value, float) else number_dtype(value))
 
 
-def element(body: Elementwise, node: Node, operands: Sequence[Expr]) -> Expr:
+def element(
+    body: Elementwise, node: Node, operands: Sequence[Expr], gpu: bool = False
+) -> Expr:
     """The value to store for one element, in the dtype of the node's output.
 
     Args:
         operands: for each input its loaded element in the input's own dtype; what stands at the
             place of a Scalar is not looked at.
+        gpu: whether eager's GPU kernels are followed where they differ from the CPU's.
     """
     rules = arguments(node)
     out = node.outputs[0].type
+    common = promoted(rules) if rules else out.dtype
     dtypes = (body.compute or in_common)(rules, out, node.attr)
-    ready = [
-        _operand(x, e, dtype, rules, body.rounds_numbers)
-        for x, e, dtype in zip(node.inputs, operands, dtypes, strict=True)
-    ]
-    return cast(body.body(tuple(ready), node.attr), out.dtype)
+    rounds = body.rounds
+    if gpu and body.rounds_on_gpu is not None:
+        rounds = body.rounds_on_gpu
+    ready = tuple(
+        _operand(x, e, dtype, common, number in rounds, gpu)
+        for number, (x, e, dtype) in enumerate(zip(node.inputs, operands, dtypes, strict=True))
+    )
+    attrs = {**node.attr, "common": common, "gpu": gpu}
+    return cast(body.body(ready, attrs), out.dtype)
 
 
 def _operand(
-    x: Operand, e: Expr, dtype: DType, rules: tuple[Any, ...], rounds: bool
+    x: Operand, e: Expr, dtype: DType, common: DType, rounds: bool, gpu: bool
 ) -> Expr:
-    """An operand in its compute dtype, rounded through the common dtype where eager does."""
+    """An operand in its compute dtype, rounded through the common dtype where eager does that.
+
+    Eager converts tensors with dimensions to the common dtype before it computes; a 0-d tensor of
+    a GPU is one of them, on a CPU it is read like a number.
+    """
     if isinstance(x, Scalar):
-        e = to(number_expr(x.value), dtype) if _is_number(x) else place(x.value, dtype)
-    common = promoted(rules) if rounds or _mixes_in(x, dtype) else dtype
-    if common.compute is dtype and common is not dtype and e.dtype is not common:
-        e = to(e, common)
-    return to(e, dtype)
-
-
-def _is_number(x: Scalar) -> bool:
-    return not isinstance(x.value, Sym)
-
-
-def _mixes_in(x: Operand, dtype: DType) -> bool:
-    """Whether x is a dimensioned tensor, which eager converts to the common dtype first."""
-    return isinstance(x, Value) and bool(x.type.shape) and x.type.dtype is not dtype
+        e = number_expr(x.value)
+    elif x.type.dtype is common:
+        return to(e, dtype)
+    else:
+        rounds = rounds or gpu or bool(x.type.shape)
+    narrows = common.compute is dtype and common is not dtype
+    return to(to(e, common) if rounds and narrows else e, dtype)
 
 
 def random_element(body: Random, node: Node, operands: Sequence[Expr], uniform: Expr) -> Expr:
     """The value of one element of a random operator; `uniform` belongs to its linear index."""
     out = node.outputs[0].type
-    ready = tuple(cast(e, out.dtype.compute) for e in operands)
+    ready = tuple(to(e, out.dtype.compute) for e in operands)
     return cast(body.body(ready, uniform, node.attr), out.dtype)
 
 

@@ -14,7 +14,16 @@ from ..base.sym import Dim
 from ..ir.graph import Node, Value
 from ..ir.types import TensorType
 from .composite import (
-    ABSENT, Outputs, composite, convert, dense, last_dims, one_dim, optional, per_channel, tensor,
+    ABSENT,
+    Outputs,
+    composite,
+    convert,
+    dense,
+    last_dims,
+    one_dim,
+    optional,
+    per_channel,
+    tensor,
     wide,
 )  # fmt: skip
 from .rows import default_form, form, sample
@@ -58,7 +67,7 @@ def _np_log_softmax_backward(g: Any, y: Any, at: Attrs) -> Any:
 
 def _masked(types: Types, at: Attrs) -> Types:
     mask = at.get("output_mask", (True,) * len(types))
-    return tuple(t if asked else ABSENT for t, asked in zip(types, mask))
+    return tuple(t if asked else ABSENT for t, asked in zip(types, mask, strict=False))
 
 
 def _finish(build: Builder, node: Node, results: list[Value | None]) -> Outputs:
@@ -66,7 +75,7 @@ def _finish(build: Builder, node: Node, results: list[Value | None]) -> Outputs:
     mask = node.attr.get("output_mask", (True,) * len(results))
     return tuple(
         convert(build, v, o.type.dtype) if v is not None and asked else None
-        for v, o, asked in zip(results, node.outputs, mask)
+        for v, o, asked in zip(results, node.outputs, mask, strict=False)
     )
 
 

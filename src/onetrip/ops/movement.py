@@ -20,7 +20,13 @@ from .rows import form, sample
 from .rules import check_compiled, normal_dim, same_dim
 from .schema import Attrs, Form, Kind, Movement, Op, Sample, TypeRule
 from .shapes import (
-    Shape, clamp_bound, infer_shape, reshape_index, reshape_strides, slice_length, wrap,
+    Shape,
+    clamp_bound,
+    infer_shape,
+    reshape_index,
+    reshape_strides,
+    slice_length,
+    wrap,
 )  # fmt: skip
 
 Strided = tuple[Shape, Dim]
@@ -144,17 +150,17 @@ def _expand_shape(x: TensorType, at: Attrs) -> Shape:
     size = tuple(at["size"])
     lead = len(size) - x.rank
     own = (*size[:lead], *x.shape)
-    return tuple(o if isinstance(s, int) and s == -1 else s for s, o in zip(size, own))
+    return tuple(o if isinstance(s, int) and s == -1 else s for s, o in zip(size, own, strict=False))
 
 
 def _expanded(out: Shape, x: TensorType, y: TensorType, at: Attrs) -> Shape:
     own = out[len(out) - x.rank :]
-    return tuple(0 if size == 1 else i for i, size in zip(own, x.shape))
+    return tuple(0 if size == 1 else i for i, size in zip(own, x.shape, strict=False))
 
 
 def _expand_view(x: TensorType, y: TensorType, at: Attrs) -> Strided:
     lead = y.rank - x.rank
-    pairs = zip(y.shape[lead:], x.shape, x.strides)
+    pairs = zip(y.shape[lead:], x.shape, x.strides, strict=False)
     own = tuple(0 if size == 1 and wide != 1 else stride for wide, size, stride in pairs)
     return (0,) * lead + own, 0
 
@@ -167,12 +173,12 @@ def _repeat_shape(x: TensorType, at: Attrs) -> Shape:
 
 def _repeated(out: Shape, x: TensorType, y: TensorType, at: Attrs) -> Shape:
     own = out[len(out) - x.rank :]
-    return tuple(0 if size == 1 else i % size for i, size in zip(own, x.shape))
+    return tuple(0 if size == 1 else i % size for i, size in zip(own, x.shape, strict=False))
 
 
 def _flipped(out: Shape, x: TensorType, y: TensorType, at: Attrs) -> Shape:
     dims = {normal_dim(d, x.rank) for d in at["dims"]}
-    pairs = enumerate(zip(out, x.shape))
+    pairs = enumerate(zip(out, x.shape, strict=False))
     return tuple(add(size, -1) - i if k in dims else i for k, (i, size) in pairs)
 
 
@@ -283,7 +289,7 @@ def _diagonal_shape(x: TensorType, at: Attrs) -> Shape:
 def _on_diagonal(out: Shape, x: TensorType, y: TensorType, at: Attrs) -> Shape:
     a, b, row, column, _ = _diagonal_of(x, at)
     index: list[Dim] = [0] * x.rank
-    for k, i in zip(_diagonal_rest(x, a, b), out):
+    for k, i in zip(_diagonal_rest(x, a, b), out, strict=False):
         index[k] = i
     index[a], index[b] = add(out[-1], row), add(out[-1], column)
     return tuple(index)
@@ -301,7 +307,7 @@ def _as_strided_shape(x: TensorType, at: Attrs) -> Shape:
     numbers = (*size, *stride, offset, x.numel)
     if not all(isinstance(d, int) for d in numbers) or not x.is_contiguous:
         raise Unsupported("as_strided of a symbolic or strided tensor is not provably inside")
-    last = offset + sum((n - 1) * s for n, s in zip(size, stride)) if 0 not in size else 0
+    last = offset + sum((n - 1) * s for n, s in zip(size, stride, strict=False)) if 0 not in size else 0
     numel = x.numel
     if not isinstance(numel, int) or last >= max(numel, 1):
         raise Unsupported("as_strided reads outside of its operand")
@@ -310,7 +316,7 @@ def _as_strided_shape(x: TensorType, at: Attrs) -> Shape:
 
 def _as_strided(out: Shape, x: TensorType, y: TensorType, at: Attrs) -> Shape:
     flat: Dim = at.get("storage_offset") or 0
-    for i, stride in zip(out, at["stride"]):
+    for i, stride in zip(out, at["stride"], strict=False):
         flat = add(flat, mul(i, stride))
     return reshape_index((flat,), x.shape, (product(list(x.shape)),))
 
@@ -353,7 +359,8 @@ def _np_squeeze(x: Any, at: Attrs) -> Any:
 
 def _np_expand(x: Any, at: Attrs) -> Any:
     t = TensorType.dense(None, x.shape)  # type: ignore[arg-type]
-    return np.broadcast_to(x, _expand_shape(t, at))
+    shape: Any = _expand_shape(t, at)
+    return np.broadcast_to(x, shape)
 
 
 def _np_slice(x: Any, at: Attrs) -> Any:
@@ -408,7 +415,7 @@ OPS: tuple[Op, ...] = (
          sample(("f32", ()), size=(2,))), kind=Kind.BROADCAST, onnx=("Expand",)),
     row("slice", (form("slice.Tensor", ("self",), ("dim", "start", "end", "step")),),
         _slice_shape, _sliced, _slice_view, _np_slice,
-        (sample(X, dim=1, start=1, end=3), sample(X, dim=-1, start=-3, end=1 << 63, step=2),
+        (sample(X, dim=1, start=1, end=3), sample(X, dim=-1, start=-3, end=(1 << 63) - 1, step=2),
          sample(X, dim=0, start=0, end=-1), sample(X, dim=2, start=5, end=9)), onnx=("Slice",)),
     row("select", (form("select.int", ("self",), ("dim", "index")),), _select_shape, _selected,
         _select_view, lambda x, at: np.take(x, at["index"], at["dim"]),

@@ -15,8 +15,17 @@ from ..base.errors import Unsupported
 from ..ir.graph import Node, Value
 from ..ir.types import TensorType
 from .composite import (
-    Outputs, composite, convert, count_of, dense, last_dims, one_dim, optional, per_channel,
-    tensor, wide,
+    Outputs,
+    composite,
+    convert,
+    count_of,
+    dense,
+    last_dims,
+    one_dim,
+    optional,
+    per_channel,
+    tensor,
+    wide,
 )  # fmt: skip
 from .rows import default_form, form, sample
 from .rules import Arg, as_dtype, check_compiled, laid_out
@@ -88,8 +97,11 @@ def inverse_deviation(build: Builder, variance: Value, eps: float) -> Value:
 
 
 def _affine(build: Builder, y: Value, weight: Value | None, bias: Value | None) -> Value:
+    """y * weight + bias, fused where both are there."""
+    if weight is not None and bias is not None:
+        return build("multiply_add", y, wide(build, weight), wide(build, bias))
     if weight is not None:
-        y = build("mul", y, wide(build, weight))
+        return build("mul", y, wide(build, weight))
     return y if bias is None else build("add", y, wide(build, bias))
 
 
@@ -113,7 +125,7 @@ def _layer_norm(build: Builder, node: Node) -> Outputs:
     params = optional(node, ("weight", "bias"), 1)
     y = _affine(build, build("mul", centred, scale), params["weight"], params["bias"])
     results = (y, mean, scale)
-    return tuple(convert(build, v, o.type.dtype) for v, o in zip(results, node.outputs))
+    return tuple(convert(build, v, o.type.dtype) for v, o in zip(results, node.outputs, strict=False))
 
 
 def _rms_norm_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
@@ -132,7 +144,7 @@ def _rms_norm(build: Builder, node: Node) -> Outputs:
     scale = inverse_deviation(build, square, eps)
     weight = optional(node, ("weight",), 1)["weight"]
     y = _affine(build, build("mul", x, scale), weight, None)
-    return tuple(convert(build, v, o.type.dtype) for v, o in zip((y, scale), node.outputs))
+    return tuple(convert(build, v, o.type.dtype) for v, o in zip((y, scale), node.outputs, strict=False))
 
 
 def _np_layer_norm(x: Any, *rest: Any) -> Any:
@@ -189,10 +201,10 @@ def _group_norm(build: Builder, node: Node) -> Outputs:
     shift = build("mul", build("neg", scale), centre)
     if params["bias"] is not None:
         shift = build("add", shift, per_channel(build, wide(build, params["bias"]), rank))
-    y = build("add", build("mul", x, scale), shift)
+    y = build("multiply_add", x, scale, shift)
     stats = (build("view", v, size=(n, groups)) for v in (mean, inverse))
     results = (y, *stats)
-    return tuple(convert(build, v, o.type.dtype) for v, o in zip(results, node.outputs))
+    return tuple(convert(build, v, o.type.dtype) for v, o in zip(results, node.outputs, strict=False))
 
 
 def _np_group_norm(x: Any, *rest: Any) -> Any:
@@ -239,13 +251,15 @@ def _scaled(
     weight: Value | None,
     bias: Value | None,
 ) -> Value:
-    """x * scale + shift from statistics of each channel (vectors)."""
+    """x * scale + shift from statistics of each channel (vectors), as eager's CPU kernel fuses it."""
     scale = inverse if weight is None else build("mul", inverse, wide(build, weight))
-    moved = build("mul", mean, scale)
-    shift = build("neg", moved) if bias is None else build("sub", wide(build, bias), moved)
-    rank = x.type.rank
-    return build("add", build("mul", x, per_channel(build, scale, rank)),
-                 per_channel(build, shift, rank))  # fmt: skip
+    against = build("neg", mean)
+    if bias is None:
+        shift = build("mul", against, scale)
+    else:
+        shift = build("multiply_add", against, scale, wide(build, bias))
+    ends = (per_channel(build, v, x.type.rank) for v in (scale, shift))
+    return build("multiply_add", x, *ends)
 
 
 def _batch_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
@@ -275,7 +289,7 @@ def _batch(build: Builder, node: Node) -> Outputs:
         count = count_of(x, dims)
         unbiased = build("div", build("mul", variance, count), count - 1)
         results += [_moving(build, old[0], mean, node), _moving(build, old[1], unbiased, node)]
-    return tuple(convert(build, v, o.type.dtype) for v, o in zip(results, node.outputs))
+    return tuple(convert(build, v, o.type.dtype) for v, o in zip(results, node.outputs, strict=False))
 
 
 def _moving(build: Builder, old: Value, new: Value, node: Node) -> Value:
@@ -303,7 +317,7 @@ def _np_batch(x: Any, *rest: Any) -> Any:
     if not at.get("has_running_mean", False):
         return _np_affine(y, params, at, shape), mean, scale
     n, m = x.size / x.shape[1], at["momentum"]
-    new = [m * v + (1 - m) * r for v, r in zip((mean, var * n / (n - 1)), params[-2:])]
+    new = [m * v + (1 - m) * r for v, r in zip((mean, var * n / (n - 1)), params[-2:], strict=False)]
     return (_np_affine(y, params[:-2], at, shape), mean, scale, *new)
 
 

@@ -15,7 +15,9 @@ from ..base.errors import Unsupported
 from ..base.sym import Dim, add, floordiv, mul, product
 from ..ir.graph import Node
 from ..ir.types import TensorType
+from . import library_reference as reference
 from .composite import ABSENT, dense
+from .library_reference import pair
 from .rows import default_form, form, sample
 from .rules import Arg, broadcast, normal_dim
 from .schema import Attrs, Form, Kind, Op, Opaque, Sample, TypeRule
@@ -70,11 +72,6 @@ def _np_addmm(c: Any, a: Any, b: Any, at: Attrs) -> Any:
     return at.get("beta", 1) * c + at.get("alpha", 1) * (a @ b)
 
 
-def _pair(value: Any, rank: int) -> tuple[Any, ...]:
-    listed = tuple(value) if isinstance(value, tuple | list) else (value,)
-    return listed if len(listed) == rank else listed * rank
-
-
 def _window(size: Dim, kernel: Dim, stride: Dim, pad: Dim, dilation: Dim) -> Dim:
     """How many windows fit: floor((size + 2 pad - dilation (kernel - 1) - 1) / stride) + 1."""
     span = add(mul(dilation, add(kernel, -1)), 1)
@@ -85,17 +82,17 @@ def _convolution_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
     x, w = operands[:2]
     rank = x.rank - 2
     stride, pad, dilation, extra = (
-        _pair(at[k], rank) for k in ("stride", "padding", "dilation", "output_padding")
+        pair(at[k], rank) for k in ("stride", "padding", "dilation", "output_padding")
     )
     if at["transposed"]:
         channels = mul(w.shape[1], at["groups"])
         sizes = [
             add(add(mul(add(n, -1), s), mul(p, -2)), add(mul(d, add(k, -1)), add(e, 1)))
-            for n, k, s, p, d, e in zip(x.shape[2:], w.shape[2:], stride, pad, dilation, extra)
+            for n, k, s, p, d, e in zip(x.shape[2:], w.shape[2:], stride, pad, dilation, extra, strict=False)
         ]
     else:
         channels = w.shape[0]
-        rows = zip(x.shape[2:], w.shape[2:], stride, pad, dilation)
+        rows = zip(x.shape[2:], w.shape[2:], stride, pad, dilation, strict=False)
         sizes = [_window(*row) for row in rows]
     return (dense(x.dtype, (x.shape[0], channels, *sizes)),)
 
@@ -107,33 +104,10 @@ def _convolution_flops(node: Node) -> Dim:
     return mul(mul(product(list(side)), product(list(w[1:]))), 2)
 
 
-def _np_convolution(x: Any, w: Any, *rest: Any) -> Any:
-    """Convolution of any rank by windows; transposed ones have no reference here."""
-    *bias, at = rest
-    rank = x.ndim - 2
-    stride, pad, dilation = (_pair(at[k], rank) for k in ("stride", "padding", "dilation"))
-    x = np.pad(x, [(0, 0), (0, 0), *((p, p) for p in pad)])
-    span = [d * (k - 1) + 1 for d, k in zip(dilation, w.shape[2:])]
-    axes = tuple(range(2, 2 + rank))
-    windows = np.lib.stride_tricks.sliding_window_view(x, span, axes)
-    every = tuple(slice(None, None, s) for s in stride)
-    inside = tuple(slice(None, None, d) for d in dilation)
-    windows = windows[(slice(None), slice(None), *every, *inside)]
-    groups = at["groups"]
-    n, c = windows.shape[:2]
-    windows = windows.reshape(n, groups, c // groups, *windows.shape[2:])
-    weight = w.reshape(groups, -1, *w.shape[1:])
-    letters = "hijk"[:rank], "rstu"[:rank]
-    y = np.einsum(f"ngc{letters[0]}{letters[1]},goc{letters[1]}->ngo{letters[0]}",
-                  windows, weight)  # fmt: skip
-    y = y.reshape(n, -1, *y.shape[3:])
-    return y + bias[0].reshape(1, -1, *(1,) * rank) if bias else y
-
-
 def _gradient_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
     g, x, w = operands
     types = (dense(x.dtype, x.shape), dense(w.dtype, w.shape), dense(w.dtype, (g.shape[1],)))
-    return tuple(t if asked else ABSENT for t, asked in zip(types, at["output_mask"]))
+    return tuple(t if asked else ABSENT for t, asked in zip(types, at["output_mask"], strict=False))
 
 
 def _gradient_flops(node: Node) -> Dim:
@@ -164,21 +138,6 @@ def _attention_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
     return (dense(q.dtype, (*lead, *heads, q.shape[-2], v.shape[-1])),)
 
 
-def _np_attention(q: Any, k: Any, v: Any, *rest: Any) -> Any:
-    *mask, at = rest
-    if at.get("enable_gqa"):
-        k, v = (np.repeat(t, q.shape[-3] // t.shape[-3], -3) for t in (k, v))
-    scale = at.get("scale")
-    scores = q @ np.swapaxes(k, -1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
-    if mask:
-        m = np.asarray(mask[0])
-        scores = np.where(m, scores, -np.inf) if m.dtype == bool else scores + m
-    if at.get("is_causal"):
-        scores = np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, -np.inf)
-    e = np.exp(scores - scores.max(-1, keepdims=True))
-    return e / e.sum(-1, keepdims=True) @ v
-
-
 def _attention_gradient_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
     _, *sources = operands
     count = 3 + bool(at.get("mask_gradient") and len(sources) > 3)
@@ -197,10 +156,10 @@ def _pool_type(count: int) -> TypeRule:
         x = operands[0]
         if at.get("ceil_mode"):
             raise Unsupported("a pooling whose last windows are cut off")
-        kernel = _pair(at["kernel_size"], 2)
-        stride = _pair(at.get("stride") or kernel, 2)
-        pad, dilation = _pair(at.get("padding", 0), 2), _pair(at.get("dilation", 1), 2)
-        rows = zip(x.shape[-2:], kernel, stride, pad, dilation)
+        kernel = pair(at["kernel_size"], 2)
+        stride = pair(at.get("stride") or kernel, 2)
+        pad, dilation = pair(at.get("padding", 0), 2), pair(at.get("dilation", 1), 2)
+        rows = zip(x.shape[-2:], kernel, stride, pad, dilation, strict=False)
         shape = (*x.shape[:-2], *(_window(*row) for row in rows))
         return (dense(x.dtype, shape), dense(i64, shape))[:count]
 
@@ -209,24 +168,8 @@ def _pool_type(count: int) -> TypeRule:
 
 def _pool_flops(node: Node) -> Dim:
     """One operation for each element of each window."""
-    kernel = _pair(node.attr["kernel_size"], 2)
+    kernel = pair(node.attr["kernel_size"], 2)
     return mul(product(list(node.outputs[0].type.shape)), kernel[0] * kernel[1])
-
-
-def _np_max_pool(x: Any, at: Attrs) -> Any:
-    kernel = _pair(at["kernel_size"], 2)
-    stride, pad = _pair(at.get("stride") or kernel, 2), _pair(at.get("padding", 0), 2)
-    h, w = x.shape[-2:]
-    wide = [(0, 0)] * (x.ndim - 2) + [(p, p) for p in pad]
-    places = np.pad(np.broadcast_to(np.arange(h * w).reshape(h, w), x.shape), wide)
-    def windows(a: Any) -> Any:
-        cut = np.lib.stride_tricks.sliding_window_view(a, kernel, (-2, -1))
-        return cut[..., :: stride[0], :: stride[1], :, :].reshape(*cut[
-            ..., :: stride[0], :: stride[1], 0, 0].shape, -1)  # fmt: skip
-    values = windows(np.pad(x, wide, constant_values=-np.inf))
-    best = values.argmax(-1)[..., None]
-    pick = np.take_along_axis
-    return pick(values, best, -1)[..., 0], pick(windows(places), best, -1)[..., 0]
 
 
 def _like_second(operands: tuple[Arg, ...], at: Attrs) -> Types:
@@ -251,19 +194,6 @@ def _comparisons(node: Node) -> Dim:
     return product(list(_shapes(node)[0]))
 
 
-def _np_sort(x: Any, at: Attrs) -> Any:
-    dim = at.get("dim", -1)
-    places = np.argsort(-x if at.get("descending") else x, dim, kind="stable")
-    return np.take_along_axis(x, places, dim), places
-
-
-def _np_topk(x: Any, at: Attrs) -> Any:
-    dim = at.get("dim", -1)
-    places = np.argsort(-x if at.get("largest", True) else x, dim, kind="stable")
-    places = np.take(places, np.arange(at["k"]), dim)
-    return np.take_along_axis(x, places, dim), places
-
-
 def _seed_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
     return (dense(i64, ()),)
 
@@ -274,21 +204,21 @@ def library(
     forms: Sequence[Form],
     types: TypeRule,
     flops: Callable[[Node], Dim],
-    reference: Callable[..., Any],
+    numpy_reference: Callable[..., Any],
     samples: Sequence[Sample],
     onnx: tuple[str, ...] = (),
 ) -> Op:
     """A library call."""
     return Op(
-        name, kind, tuple(forms), types, Opaque(flops), reference, tuple(samples), onnx=onnx
+        name, kind, tuple(forms), types, Opaque(flops), numpy_reference, tuple(samples), onnx=onnx
     )  # fmt: skip
 
 
 def _contraction(name: str, operands: Sequence[str], attrs: Sequence[str], first: int,
-                 reference: Any, shapes: Sequence[Shape], onnx: tuple[str, ...] = ()) -> Op:  # fmt: skip
+                 fn: Any, shapes: Sequence[Shape], onnx: tuple[str, ...] = ()) -> Op:  # fmt: skip
     return library(
         name, Kind.CONTRACTION, default_form(name, operands, attrs), _product_type(first),
-        _product_flops(first), reference, (sample(*(("f32", s) for s in shapes)),), onnx,
+        _product_flops(first), fn, (sample(*(("f32", s) for s in shapes)),), onnx,
     )  # fmt: skip
 
 
@@ -319,31 +249,31 @@ OPS: tuple[Op, ...] = (
             (sample(("f32", (2, 3, 4)), ("f32", (5, 4)), ("f32", (5,)), has_bias=True),)),
     library("convolution", Kind.CONTRACTION,
             default_form("convolution", ("input", "weight", "bias?"), CONVOLVED),
-            _convolution_type, _convolution_flops, _np_convolution,
+            _convolution_type, _convolution_flops, reference.convolution,
             (sample(X4, WEIGHT, ("f32", (6,)), has_bias=True, **PLAIN),), ("Conv",)),
     library("convolution_backward", Kind.CONTRACTION,
             default_form("convolution_backward", ("grad_output", "input", "weight"),
                          ("bias_sizes", *CONVOLVED, "output_mask")),
-            _gradient_type, _gradient_flops, _none,
+            _gradient_type, _gradient_flops, reference.convolution_backward,
             (sample(("f32", (2, 6, 4, 6)), X4, WEIGHT, bias_sizes=(6,),
                     output_mask=(True, True, True), **PLAIN),)),
     library("attention", Kind.CONTRACTION, (Form("onetrip.attention.default", QKV, ATTENTION),),
-            _attention_type, _attention_flops, _np_attention,
+            _attention_type, _attention_flops, reference.attention,
             (sample(*HEADS, **FREE),
              sample(*HEADS, ("f32", (5, 6)), **{**FREE, "has_attn_mask": True, "scale": 0.5})),
             ("Attention",)),
     library("attention_backward", Kind.CONTRACTION,
             (Form("onetrip.attention_backward.default", ("gradient", *QKV),
                   (*ATTENTION, "mask_gradient")),),
-            _attention_gradient_type, _attention_gradient_flops, _none,
+            _attention_gradient_type, _attention_gradient_flops, reference.attention_backward,
             (sample(("f32", (2, 4, 5, 3)), *HEADS, mask_gradient=False, **FREE),)),
     library("max_pool2d", Kind.OPAQUE,
             default_form("max_pool2d_with_indices", ("self",), POOLED), _pool_type(2),
-            _pool_flops, _np_max_pool,
+            _pool_flops, reference.max_pool,
             (sample(X4, kernel_size=(3, 3), stride=(2, 2), padding=(1, 1)),), ("MaxPool",)),
     library("max_pool2d_backward", Kind.OPAQUE,
             default_form("max_pool2d_with_indices_backward", ("grad_output", "self", "indices"),
-                         POOLED), _like_second, _none, _none,
+                         POOLED), _like_second, _none, reference.max_pool_backward,
             (sample(("f32", (2, 4, 4, 4)), X4, ("i64", (2, 4, 4, 4)), kernel_size=(3, 3),
                     stride=(2, 2), padding=(1, 1), dilation=(1, 1), ceil_mode=False),)),
     library("avg_pool2d", Kind.OPAQUE,
@@ -357,17 +287,17 @@ OPS: tuple[Op, ...] = (
     library("sort", Kind.OPAQUE, (form("sort.default", ("self",), ("dim", "descending")),
                                   form("sort.stable", ("self",), ("stable", "dim",
                                                                   "descending"))),
-            _sorted_type, _comparisons, _np_sort,
+            _sorted_type, _comparisons, reference.sort,
             (sample(("f32", (3, 7)), dim=1, descending=True), sample(("f32", (3, 7)), dim=0))),
     library("topk", Kind.OPAQUE, default_form("topk", ("self",), ("k", "dim", "largest",
                                                                   "sorted")),
-            _sorted_type, _comparisons, _np_topk, (sample(("f32", (3, 7)), k=2, dim=1),),
+            _sorted_type, _comparisons, reference.topk, (sample(("f32", (3, 7)), k=2, dim=1),),
             ("TopK",)),
     library("embedding_backward", Kind.SCATTER,
             default_form("embedding_dense_backward", ("grad_output", "indices"),
                          ("num_weights", "padding_idx", "scale_grad_by_freq")),
             lambda xs, at: (dense(xs[0].dtype, (at["num_weights"], xs[0].shape[-1])),),
-            lambda node: product(list(_shapes(node)[0])), _none,
+            lambda node: product(list(_shapes(node)[0])), reference.embedding_backward,
             (sample(("f32", (4, 3)), ("i64", (4,)), num_weights=6, padding_idx=-1,
                     scale_grad_by_freq=False),)),
     library("seed", Kind.OPAQUE, (Form("onetrip.seed.default", (), ("device", "salt")),),

@@ -20,7 +20,14 @@ from ..ir.types import TensorType
 from . import arith as m
 from .rows import form, sample
 from .rules import (
-    Arg, asked_float, check_compiled, first, index_dtype, normal_dim, normal_dims, reduction,
+    Arg,
+    asked_float,
+    check_compiled,
+    first,
+    index_dtype,
+    normal_dim,
+    normal_dims,
+    reduction,
     summed,
 )  # fmt: skip
 from .schema import Attrs, Form, Kind, Op, Reduce, Sample, Scanning

@@ -111,13 +111,14 @@ def elementwise(
     *,
     types: TypeRule | None = None,
     compute: Any = None,
-    rounds_numbers: bool = False,
+    rounds: tuple[int, ...] = (),
+    rounds_on_gpu: tuple[int, ...] | None = None,
     doc: str = "",
     onnx: tuple[str, ...] = (),
 ) -> Op:
     """An elementwise operator; the default rule promotes and broadcasts."""
     rule = types or pointwise(promoted)
-    meaning = Elementwise(body, compute, rounds_numbers)
+    meaning = Elementwise(body, compute, rounds, rounds_on_gpu)
     return Op(
         name, Kind.ELEMENTWISE, tuple(forms), rule, meaning, reference, tuple(samples),
         onnx=onnx, doc=doc,

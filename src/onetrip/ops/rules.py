@@ -11,7 +11,20 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..base.dtype import (
-    BY_NAME, COMPILED, Category, DType, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8,
+    BY_NAME,
+    COMPILED,
+    Category,
+    DType,
+    bf16,
+    bool_,
+    f16,
+    f32,
+    f64,
+    i8,
+    i16,
+    i32,
+    i64,
+    u8,
 )  # fmt: skip
 from ..base.errors import Unsupported
 from ..base.sym import Dim, Sym, add, is_nonnegative, mul
@@ -116,7 +129,7 @@ def broadcast(shapes: Sequence[tuple[Dim, ...]]) -> tuple[Dim, ...]:
     """
     rank = max((len(s) for s in shapes), default=0)
     padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
-    return tuple(_stretch(column) for column in zip(*padded))
+    return tuple(_stretch(column) for column in zip(*padded, strict=False))
 
 
 def _stretch(column: tuple[Dim, ...]) -> Dim:
@@ -140,14 +153,15 @@ def check_compiled(dtype: DType) -> DType:
 
 def is_dense(t: TensorType) -> bool:
     """Whether the strides are a permutation of row-major ones, without gaps or overlap."""
-    if not all(isinstance(d, int) for d in (*t.shape, *t.strides)):
+    numbers: list[Any] = [*t.shape, *t.strides]
+    if not all(isinstance(d, int) for d in numbers):
         return t.is_contiguous
-    dims = sorted((st, sz) for st, sz in zip(t.strides, t.shape) if sz != 1)  # type: ignore[type-var]
+    shape, strides = numbers[: t.rank], numbers[t.rank :]
     step = 1
-    for stride, size in dims:
+    for stride, size in sorted((st, sz) for st, sz in zip(strides, shape, strict=False) if sz != 1):
         if stride != step:
             return False
-        step = step * size  # type: ignore[assignment,operator]
+        step *= size
     return True
 
 

@@ -81,6 +81,11 @@ def _lift(fn: Callable[..., float]) -> Callable[..., Array]:
     return lambda *arrays: wide(*arrays).astype(np.asarray(arrays[0]).dtype)
 
 
+def _log_gamma(x: float) -> float:
+    """log |gamma(x)|, infinite at its poles."""
+    return math.inf if x <= 0 and x == math.floor(x) else math.lgamma(x)
+
+
 def _sigmoid(x: Array) -> Array:
     one = np.asarray(x).dtype.type(1)
     return one / (one + np.exp(-x))
@@ -107,7 +112,7 @@ def _truncdiv(a: Array, b: Array) -> Array:
     if np.issubdtype(np.asarray(a).dtype, np.floating):
         return np.trunc(a / b)
     safe = np.where(np.asarray(b) == 0, 1, b)
-    quotient = np.floor_divide(a, safe)
+    quotient: Array = np.floor_divide(a, safe)
     return quotient + ((np.remainder(a, safe) != 0) & ((a < 0) != (safe < 0))).astype(quotient.dtype)
 
 
@@ -225,7 +230,7 @@ TABLE: tuple[ScalarOp, ...] = (
     _special("atanh", 1, np.arctanh, 30),
     _special("erf", 1, _lift(math.erf), 30),
     _special("erfc", 1, _lift(math.erfc), 40),
-    _special("lgamma", 1, _lift(math.lgamma), 60),
+    _special("lgamma", 1, _lift(_log_gamma), 60),
     _special("sigmoid", 1, _sigmoid, 24),
     _special("pow", 2, _pow, 40),
     _special("atan2", 2, np.arctan2, 30),

@@ -21,7 +21,7 @@ from enum import Enum
 from typing import Any, Protocol
 
 from ..base.dtype import DType
-from ..base.sym import Dim, Var
+from ..base.sym import Dim, Sym, Var
 from ..ir.expr import Expr
 from ..ir.graph import Node, Operand, Value
 from ..ir.types import TensorType
@@ -59,7 +59,7 @@ class Builder(Protocol):
     Types of the outputs come from the operators' own type rules.
     """
 
-    def __call__(self, op: str, *operands: Operand | bool | int | float, **attrs: Any) -> Value:
+    def __call__(self, op: str, *operands: Operand | bool | int | float | Sym, **attrs: Any) -> Value:
         """Adds `op` on operands; numbers become Scalars."""
         ...
 
@@ -70,14 +70,17 @@ class Elementwise:
 
     `compute(operand types or numbers, output type, attrs)` gives the compute dtype of each
     operand; None: the operation precision of the promoted operand dtype.
-    `rounds_numbers`: whether eager rounds a number or 0-d operand to the promoted dtype before it
-    computes (comparisons do; arithmetic reads them in operation precision).
-    `ops/element.py` applies all three.
+    `rounds`: positions of operands that eager rounds to the promoted dtype before it computes,
+    although they are numbers or 0-d (multiplication reads them in operation precision, addition
+    does not); `rounds_on_gpu` the same where its GPU kernels differ.
+    `ops/element.py` applies all this. Beside the node's own attributes a body sees `common`, the
+    promoted dtype (for eager's roundings between steps), and `gpu`, whose kernels it follows.
     """
 
     body: Callable[[tuple[Expr, ...], Attrs], Expr]
     compute: Callable[[tuple[Any, ...], TensorType, Attrs], tuple[DType, ...]] | None = None
-    rounds_numbers: bool = False
+    rounds: tuple[int, ...] = ()
+    rounds_on_gpu: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -119,9 +122,9 @@ class Scanning:
 
 @dataclass(frozen=True)
 class Composite:
-    """`expand(build, node)` -> one output value for each output of the node."""
+    """`expand(build, node)` -> one value for each output of the node, None for an absent one."""
 
-    expand: Callable[[Builder, Node], tuple[Value, ...]]
+    expand: Callable[[Builder, Node], tuple[Value | None, ...]]
 
 
 @dataclass(frozen=True)

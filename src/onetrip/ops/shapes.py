@@ -110,7 +110,7 @@ def _common_step(dims: Sequence[tuple[Dim, Dim]]) -> Dim | None:
     real = [(size, stride) for size, stride in dims if size != 1]
     if not real:
         return 1
-    for (_, outer), (size, stride) in zip(real, real[1:]):
+    for (_, outer), (size, stride) in zip(real, real[1:], strict=False):
         if not same_dim(outer, mul(size, stride)):
             return None
     return real[-1][1]

@@ -18,7 +18,14 @@ from ..base.sym import Dim, ceildiv
 from ..ir.graph import Node, Value
 from ..ir.types import TensorType
 from .composite import (
-    Outputs, composite, convert, count_of, dense, reduced_dims, tensor, wide,
+    Outputs,
+    composite,
+    convert,
+    count_of,
+    dense,
+    reduced_dims,
+    tensor,
+    wide,
 )  # fmt: skip
 from .normalization import moments
 from .reduction import along
@@ -58,7 +65,7 @@ def _var(root: bool, with_mean: bool) -> Callable[[Builder, Node], Outputs]:
         variance, mean = _variance(build, node)
         spread = build("sqrt", variance) if root else variance
         results = (spread, mean) if with_mean else (spread,)
-        return tuple(convert(build, v, o.type.dtype) for v, o in zip(results, node.outputs))
+        return tuple(convert(build, v, o.type.dtype) for v, o in zip(results, node.outputs, strict=False))
 
     return expand
 
@@ -227,7 +234,8 @@ def _split(build: Builder, node: Node) -> Outputs:
 
 def _np_split(x: Any, at: Attrs) -> Any:
     k, sizes = _pieces(TensorType.dense(i64, x.shape), at)
-    return tuple(np.split(x, np.cumsum(sizes)[:-1].astype(int), k))
+    ends: Any = np.cumsum(np.asarray(sizes, int))
+    return tuple(np.split(x, ends[:-1], k))
 
 
 def _unbind_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
@@ -290,7 +298,8 @@ def _mse(build: Builder, node: Node) -> Outputs:
 
 def _np_mse(a: Any, b: Any, at: Attrs) -> Any:
     y = (a - b) ** 2
-    return {NONE: lambda v: v, MEAN: np.mean, SUM: np.sum}[at.get("reduction", MEAN)](y)
+    reduce: dict[int, Callable[..., Any]] = {NONE: np.asarray, MEAN: np.mean, SUM: np.sum}
+    return reduce[at.get("reduction", MEAN)](y)
 
 
 def _nll_type(operands: tuple[Arg, ...], at: Attrs) -> Types:

@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..base.dtype import DType
+from ..base.dtype import DType, f64
 from ..base.errors import OnetripError
 from ..base.sym import Dim, Sym, Var, product
 from ..ir.expr import Expr, Load, Position, Reduced, Reduction, Rng, Scanned, cast, walk
 from ..ir.graph import Graph, Node, Operand, Scalar, Value
 from ..ir.monoid import number
 from ..ir.nest import Access, Axis, Buffer, Nest, Store
-from ..ops.rules import promoted
+from ..ops.element import element
 from ..ops.schema import Elementwise, Movement, Op, Random, Reduce, Scanning
 from ..ops.table import OPS
 
@@ -101,23 +101,13 @@ def _operand(x: Operand, dtype: DType, axes: Index) -> Expr:
     return cast(_broadcast(x, axes), dtype)
 
 
-def compute_dtypes(node: Node, body: Elementwise) -> tuple[DType, ...]:
-    """The dtype in which each operand enters an elementwise body."""
-    forms = tuple(_form(x) for x in node.inputs)
-    out = node.output.type
-    if body.compute is not None:
-        return body.compute(forms, out, node.attr)
-    if out.dtype.is_float or not forms:
-        return (out.dtype.compute,) * len(forms)
-    return (promoted(forms, node.attr).compute,) * len(forms)
-
-
 def _elementwise(op: Op, node: Node) -> tuple[Index, tuple[Var, ...], Expr]:
     assert isinstance(op.body, Elementwise)
     axes = output_axes(node.output)
-    dtypes = compute_dtypes(node, op.body)
-    operands = tuple(_operand(x, d, axes) for x, d in zip(node.inputs, dtypes, strict=True))
-    return axes, (), op.body.body(operands, node.attr)
+    loaded = tuple(
+        _broadcast(x, axes) if isinstance(x, Value) else scalar(x.value, f64) for x in node.inputs
+    )
+    return axes, (), element(op.body, node, loaded)
 
 
 def _movement(op: Op, node: Node) -> tuple[Index, tuple[Var, ...], Expr]:
