@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -122,6 +123,21 @@ def test_a_device_that_is_not_there_gives_the_same_graphs(name: str, training: b
         assert [(t.replace("type='cuda', index=0", "type='cpu'"), o) for t, o in mine] == neutral(
             ours
         )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_convolutions_keep_channels_last_on_an_absent_gpu(dtype: torch.dtype) -> None:
+    model = nn.Conv2d(3, 8, 3).to(dtype)
+    x = torch.randn(2, 3, 8, 8, dtype=dtype).to(memory_format=torch.channels_last)
+    forward, backward = capture_graphs(model, x.requires_grad_(), device=CUDA, training=True)
+    call = torch.ops.aten.convolution.default
+    (node,) = forward.module.graph.find_nodes(op="call_function", target=call)
+    # cuDNN takes float64 in contiguous form only.
+    expected = torch.contiguous_format if dtype == torch.float64 else torch.channels_last
+    assert node.meta["val"].is_contiguous(memory_format=expected)
+    call = torch.ops.aten.convolution_backward.default
+    (node,) = backward.module.graph.find_nodes(op="call_function", target=call)
+    assert node.meta["val"][0].is_contiguous(memory_format=expected)
 
 
 def test_meta_tensors_and_meta_models_are_welcome() -> None:
@@ -345,7 +361,7 @@ def test_dtypes_and_layouts_that_are_not_ours_still_run() -> None:
         (lambda z: (z * 2).abs(), torch.randn(3, dtype=torch.complex64)),
         (lambda s: (s * 2).to_dense(), torch.eye(3).to_sparse()),
     ]
-    with pytest.warns(UserWarning):
+    with warnings.catch_warnings(action="ignore"):
         quantized = torch.quantize_per_tensor(torch.randn(4), 0.1, 0, torch.quint8)
     inputs.append((lambda q: q.dequantize() + 1, quantized))
     for fn, value in inputs:

@@ -1,9 +1,10 @@
 """Tracing for a device that this machine or this torch build does not have.
 
-Fake tensors of any device exist everywhere, but three parts of torch still ask for the hardware:
-autocast switches itself off, autograd's bookkeeping wants the device's guard, and its engine the
-device's stream. `device_at_hand` supplies the three for the length of a capture and does nothing
-where the device is present. It must not know models or graphs.
+Fake tensors of any device exist everywhere, but parts of torch still ask for the hardware:
+autocast switches itself off, autograd's bookkeeping wants the device's guard, its engine the
+device's stream, and convolutions the library that lays out their results. `device_at_hand`
+supplies them for the length of a capture and does nothing where the device is present.
+It must not know models or graphs.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from unittest import mock
 
 import torch
 from torch import Tensor
+from torch._prims_common import suggest_memory_format
 from torch.autograd.graph import get_gradient_edge
 from torch.fx import traceback as fx_traceback
 
@@ -236,7 +238,23 @@ def _grad(outputs: Any, inputs: Any, grad_outputs: Any = None, *args: Any, **kwa
     )
 
 
-# ---------------------------------------------------------------- the three together
+# ---------------------------------------------------------------- layout of convolutions
+
+
+_FORMAT = "torch._C._conv_determine_backend_memory_format"
+
+
+def _convolution_format(input: Tensor, weight: Tensor, backend: object) -> torch.memory_format:
+    """The memory format of cuDNN's results, which only a build with cuDNN can say itself:
+    channels last where input or weight is, but for float64."""
+    if torch.float64 not in (input.dtype, weight.dtype):
+        for format in (suggest_memory_format(input), suggest_memory_format(weight)):
+            if format != torch.contiguous_format:
+                return format
+    return torch.contiguous_format
+
+
+# ---------------------------------------------------------------- all together
 
 
 @contextlib.contextmanager
@@ -253,4 +271,6 @@ def device_at_hand(device: torch.device) -> Iterator[None]:
             ("torch.autograd.grad", _grad),
         ):
             patches.enter_context(mock.patch(target, value))
+        if not torch.backends.cudnn.is_available():
+            patches.enter_context(mock.patch(_FORMAT, _convolution_format))
         yield

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,7 +17,6 @@ import torch
 import torch.fx
 from torch import Tensor
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 
 from . import torch_ops
 from .fakes import plain
@@ -134,8 +134,12 @@ _REWRITES: dict[Any, Callable[..., Tensor]] = {
     torch.dropout: _torch_dropout,
     torch.dropout_: _torch_dropout_inplace,
 }
-_COMPOSITES = (functional.multi_head_attention_forward,)
-"""Python functions that Dynamo keeps whole and that call what `_REWRITES` replaces."""
+_BY_NAME: dict[str, Callable[..., Tensor]] = {
+    "scaled_dot_product_attention": attention,
+    "dropout": dropout,
+}
+_COMPOSITES = frozenset({functional.multi_head_attention_forward})
+"""Python functions that Dynamo keeps whole and that call what `_BY_NAME` replaces."""
 
 
 # ---------------------------------------------------------------- where they apply
@@ -147,27 +151,26 @@ def _applies(arguments: tuple[Any, ...]) -> bool:
     return bool(tensors) and tensors[0].is_floating_point() and all(map(plain, tensors))
 
 
-class _Redirect(TorchFunctionMode):
-    """Runs a composite with the calls inside it replaced."""
+def _redirected(composite: types.FunctionType, first: int) -> Callable[..., Any]:
+    """The composite with the names that it calls bound to ours; its salts count from ``first``."""
 
-    def __init__(self, salts: Salts) -> None:
-        super().__init__()
-        self._salts = salts
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        replacement = _REWRITES.get(func)
-        if replacement is None or not _applies(args):
-            return func(*args, **(kwargs or {}))
-        return replacement(*args, **(kwargs or {}), salt=next(self._salts))
-
-
-def _redirected(composite: Callable[..., Any], first: int) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
-        # Tracing may run the call more than once: the same salts each time.
-        with _Redirect(itertools.count(first)):
-            return composite(*args, **kwargs)
+        salts = itertools.count(first)  # anew: tracing may run the call more than once
+
+        def bound(original: Any, replacement: Callable[..., Tensor]) -> Callable[..., Tensor]:
+            def inner(*args: Any, **kwargs: Any) -> Tensor:
+                if _applies((*args, *kwargs.values())):
+                    return replacement(*args, **kwargs, salt=next(salts))
+                untouched: Tensor = original(*args, **kwargs)
+                return untouched
+
+            return inner
+
+        scope = dict(composite.__globals__)
+        scope.update({n: bound(getattr(functional, n), r) for n, r in _BY_NAME.items()})
+        private = types.FunctionType(composite.__code__, scope, argdefs=composite.__defaults__)
+        scope[composite.__name__] = private  # it names itself to an overriding mode
+        return private(*args, **kwargs)
 
     call.__name__ = f"onetrip_{composite.__name__}_{first}"
     return call
@@ -181,7 +184,7 @@ def _example(argument: Any) -> Any:
 
 
 def _rewrite_node(node: torch.fx.Node, salts: Salts) -> None:
-    if node.target in _COMPOSITES:
+    if node.target in _COMPOSITES and isinstance(node.target, types.FunctionType):
         first, *_ = itertools.islice(salts, _SALTS_PER_COMPOSITE)
         node.target = _redirected(node.target, first)
         return
