@@ -67,7 +67,8 @@ def emit_unit(
 def header(kernel: Kernel, shares: str) -> str:
     """Comment lines: operators, source lines, bytes and FLOPs of a kernel."""
     facts = kernel.facts
-    lines = [f"{kernel.name}: {kernel.family}" + (f" of {', '.join(facts.ops)}" if facts.ops else "")]
+    ops = f" of {', '.join(facts.ops)}" if facts.ops else ""
+    lines = [f"{kernel.name}: {kernel.family}{ops}"]
     moved = f"reads {_bytes(facts.bytes_read)}, writes {_bytes(facts.bytes_written)}"
     lines.append(f"  {moved}, {render(facts.flops)} FLOP")
     lines += [f"  from {origin}" for origin in facts.origins]

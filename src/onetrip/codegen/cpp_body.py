@@ -64,16 +64,21 @@ class Body:
 
     def write(self, body: Sequence[Stmt], threaded: bool) -> None:
         """The kernel's top level; with threads, what is not a parallel loop runs on one of them."""
-        for n, stmt in enumerate(body):
-            if isinstance(stmt, Scratch):
-                self._declare_scratch(stmt, shared=threaded)
-            elif isinstance(stmt, Loop) and stmt.mapping is Mapping.THREADS:
-                self._parallel(stmt, last=n == len(body) - 1)
-            elif threaded:
+        if not threaded:
+            self._run(body)
+            return
+        scratch = [s for s in body if isinstance(s, Scratch)]
+        for stmt in scratch:
+            self._declare_scratch(stmt, shared=True)
+        rest = [s for s in body if not isinstance(s, Scratch)]
+        for parallel, group in groupby(rest, _is_parallel):
+            members = list(group)
+            if not parallel:
                 with self.scopes.block("#pragma omp single\n{", "}"):
-                    self._run([stmt])
-            else:
-                self._run([stmt])
+                    self._run(members)
+            for loop in members if parallel else ():
+                assert isinstance(loop, Loop)
+                self._parallel(loop, last=loop is rest[-1])
 
     def _run(self, body: Sequence[Stmt]) -> None:
         """Statements in order; neighbours without loops form one group."""
@@ -434,6 +439,10 @@ class Body:
         else:
             stride = v.index(walk.stride)
             self.scopes.line(f"ot::store_strided({pointer}, {stride}, {text}{end}")
+
+
+def _is_parallel(stmt: Stmt) -> bool:
+    return isinstance(stmt, Loop) and stmt.mapping is Mapping.THREADS
 
 
 def _rounds(cast: Cast) -> bool:

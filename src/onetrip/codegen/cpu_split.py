@@ -1,0 +1,178 @@
+"""Reduction in parts: few long rows, or few columns, shared by many threads.
+
+    part[k, s]  = fold of the k-th part of the reduced axis, for each point s of the space
+    whole[s]    = fold over k of part[k, s]                        stage after stage
+    stores      read whole[s]
+
+The parts depend on the extents alone, never on the number of threads. Must not know: text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ..base.sym import Dim, Var, add, ceildiv, mul
+from ..ir.expr import Load, Local, Reduced, Reduction
+from ..ir.kernel import Let, Loop, Mapping, Scratch, Stmt
+from ..ir.nest import Axis, Nest, Store
+from ..ir.types import TensorType
+from .cpp_index import MOST_LANES
+from .cpu_axes import count, iterations, pick_lane
+from .cpu_space import BLOCK, PIECES, Space
+from .cpu_stages import TERMS, Level, flat
+
+LEAST_ROWS = 32
+"""Fewest rows of a part when the lanes own columns."""
+
+
+@dataclass(frozen=True)
+class _Split:
+    """One stage in parts: the part's number, its level, and the names of both working memories."""
+
+    stage: Sequence[Reduction]
+    number: Var
+    level: Level
+    parts: tuple[tuple[str, ...], ...]
+    wholes: tuple[tuple[str, ...], ...]
+
+
+def split(space: Space, lane: Var | None) -> tuple[Stmt, ...]:
+    """Every stage in parts, then the stores."""
+    stages = space.stages
+    out: list[Stmt] = []
+    done: list[_Split] = []
+    for stage in stages.ready(space.roots, space.bound):
+        s = _plan(space, stage, lane)
+        out += _memory(space, s)
+        out += _partials(space, s, done, lane)
+        out += _join(space, s, lane)
+        done.append(s)
+        _remember(space, s)
+    for group in _by_axes(space.nest):
+        out += _final(space, group, done, lane)
+    return tuple(out)
+
+
+def _plan(space: Space, stage: Sequence[Reduction], lane: Var | None) -> _Split:
+    fresh = space.stages.fresh
+    axis = max(stage[0].axes, key=lambda v: count(v.extent))
+    along = pick_lane(stage[0].axes, space.found) if lane is None else None
+    length = _length(axis, along, lane)
+    k = Var(fresh("k"), ceildiv(axis.extent, length))
+    start = mul(k, length)
+    names = [tuple(tuple(fresh(kind) for _ in r.lift) for r in stage) for kind in ("part", "whole")]
+    return _Split(stage, k, Level(axis, 1, start, add(start, length)), names[0], names[1])
+
+
+def _length(axis: Var, along: Var | None, lane: Var | None) -> int:
+    """Elements of one part of the split axis."""
+    if not isinstance(axis.extent, int):
+        return 2 * BLOCK if axis is along else 2 * TERMS
+    wanted = -(-axis.extent // PIECES)
+    if axis is along:
+        whole = 4 * MOST_LANES * 4
+        return max(-(-wanted // whole) * whole, BLOCK)
+    return max(wanted, LEAST_ROWS if lane is not None else 1)
+
+
+def _points(space: Space) -> Dim:
+    return iterations(space.axes)
+
+
+def _memory(space: Space, s: _Split) -> list[Stmt]:
+    out: list[Stmt] = []
+    for r, parts, wholes in zip(s.stage, s.parts, s.wholes, strict=True):
+        for e, part, whole in zip(r.lift, parts, wholes, strict=True):
+            size = mul(s.number.extent, _points(space))
+            out.append(Scratch(part, TensorType.dense(e.dtype, (size,))))
+            out.append(Scratch(whole, TensorType.dense(e.dtype, (_points(space),))))
+    return out
+
+
+def _place(space: Space, s: _Split) -> Dim:
+    return add(mul(s.number, _points(space)), flat(space.axes))
+
+
+def _partials(
+    space: Space, s: _Split, done: Sequence[_Split], lane: Var | None
+) -> tuple[Stmt, ...]:
+    def body() -> tuple[Stmt, ...]:
+        first = _recall(space, done, lane)
+        bound = space.bound | {s.number}
+        loops = space.stages.reduce(s.stage, bound, lane, part=s.level)
+        return (*first, *loops, *_keep(space, s, s.parts, _place(space, s)))
+
+    return (Loop(s.number, 1, space.threads, space.loops(lane, body, blocks=False)),)
+
+
+def _join(space: Space, s: _Split, lane: Var | None) -> tuple[Stmt, ...]:
+    """The parts of each point folded; they are few, and in cache."""
+    joined = [
+        Reduction(r.monoid, (s.number,), tuple(
+            Load(name, (_place(space, s),), e.dtype) for e, name in zip(r.lift, names, strict=True)
+        ))
+        for r, names in zip(s.stage, s.parts, strict=True)
+    ]  # fmt: skip
+
+    def body() -> tuple[Stmt, ...]:
+        loops = space.stages.reduce(joined, space.bound, lane)
+        again = replace(s, stage=joined)
+        return (*loops, *_keep(space, again, s.wholes, flat(space.axes)))
+
+    threads = space.threads if lane is not None else Mapping.SERIAL
+    return Space(space.nest, space.stages, threads).loops(lane, body)
+
+
+def _keep(
+    space: Space, s: _Split, names: Sequence[tuple[str, ...]], place: Dim
+) -> tuple[Store, ...]:
+    """Stores of a stage's states, as they are known now."""
+    out = []
+    for r, row in zip(s.stage, names, strict=True):
+        for c, (e, name) in enumerate(zip(r.lift, row, strict=True)):
+            value = space.stages.resolve(Reduced(r, c, e.dtype))
+            out.append(Store(name, (place,), value))
+    return tuple(out)
+
+
+def _remember(space: Space, s: _Split) -> None:
+    for r, names in zip(s.stage, s.wholes, strict=True):
+        loads = (Load(n, (flat(space.axes),), e.dtype) for n, e in zip(names, r.lift, strict=True))
+        space.stages.know(r, tuple(loads))
+
+
+def _recall(space: Space, done: Sequence[_Split], lane: Var | None) -> tuple[Let, ...]:
+    """The results of earlier stages, read once for each point (or vector of points)."""
+    over = (lane,) if lane is not None else ()
+    lets = []
+    for s in done:
+        for r, names in zip(s.stage, s.wholes, strict=True):
+            values = []
+            for e, whole in zip(r.lift, names, strict=True):
+                name = space.stages.fresh("got")
+                lets.append(Let(name, Load(whole, (flat(space.axes),), e.dtype)))
+                values.append(Local(name, e.dtype, over))
+            space.stages.know(r, tuple(values))
+    return tuple(lets)
+
+
+def _by_axes(nest: Nest) -> list[list[Store]]:
+    groups: dict[tuple[Var, ...], list[Store]] = {}
+    for s in nest.stores:
+        groups.setdefault(s.axes, []).append(s)
+    return list(groups.values())
+
+
+def _final(
+    space: Space, group: Sequence[Store], done: Sequence[_Split], lane: Var | None
+) -> tuple[Stmt, ...]:
+    """The stores, spread over the threads like a pointwise nest."""
+    axes = group[0].axes
+    bare = tuple(replace(s, axes=()) for s in group)
+    wide = Nest((*space.nest.space, *(Axis(v) for v in axes)), space.nest.buffers, bare)
+    over = Space(wide, space.stages, space.threads)
+    along = lane if lane is not None or not axes else pick_lane(axes, space.found)
+    if along is not None and along in axes:
+        return over.loops(along, lambda: over.all(along), lambda: _recall(space, done, None))
+    return over.loops(along, lambda: (*_recall(space, done, lane), *over.all(along)))

@@ -1,0 +1,474 @@
+"""Reductions and scans of a nest as loops: stage after stage, inside whatever loops stand around.
+
+    reduced along the lanes     accumulators over the lanes, folded at the end
+    reduced across the lanes    accumulators of the lanes' own columns, nothing to fold
+    long sums                   partial sums of at most 128 terms, joined afterwards
+
+A reduction becomes a `Local` (or a read of working memory) which takes its place in what depends on
+it. Must not know: threads, text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from ..base.sym import Dim, Sym, Var, add, ceildiv, mul
+from ..ir.expr import (
+    Apply,
+    Cast,
+    Const,
+    Expr,
+    Fold,
+    Load,
+    Local,
+    Position,
+    Reduced,
+    Reduction,
+    Rewriter,
+    Scanned,
+    children,
+    substitute_axes,
+    walk,
+)
+from ..ir.kernel import Assign, Carry, Let, Loop, Mapping, Scratch, Stmt
+from ..ir.monoid import MONOIDS, number
+from ..ir.nest import Store
+from ..ir.types import TensorType
+from .cpp_index import MOST_LANES
+from .cpu_axes import Access, by_stride, count, is_heavy, is_special, iterations, pick_lane
+
+TERMS = 128
+"""Terms that one floating-point accumulator adds up before it is joined with others: the error of a
+sum grows with the square root of this, not of its length."""
+
+SHARED_BYTES = 1 << 18
+"""Most bytes of a row of intermediate values that is kept rather than computed again."""
+
+UNORDERED = frozenset(MONOIDS) - {"affine"}
+ROUNDING = frozenset({"sum", "prod", "welford", "online_softmax"})
+
+
+@dataclass(frozen=True)
+class Level:
+    """One loop of a reduction."""
+
+    axis: Var
+    tile: int = 1
+    start: Dim = 0
+    stop: Dim | None = None
+
+    @property
+    def terms(self) -> int:
+        """Iterations of the loop."""
+        length = count(self.axis.extent)
+        if self.stop is not None:
+            length = min(length, count(add(self.stop, mul(self.start, -1))))
+        return -(-length // self.tile)
+
+
+class Stages:
+    """Builds the statements of one kernel; remembers what is known already.
+
+    Args:
+        found: every access of the nest, by which axes are ordered.
+    """
+
+    def __init__(self, found: Sequence[Access]) -> None:
+        self.found = found
+        self._reduced: dict[Reduction, tuple[Expr, ...]] = {}
+        self._other: dict[Expr, Expr] = {}
+        self._count: dict[str, int] = {}
+
+    def fresh(self, prefix: str) -> str:
+        """A new name."""
+        self._count[prefix] = self._count.get(prefix, -1) + 1
+        return f"{prefix}{self._count[prefix]}"
+
+    def know(self, reduction: Reduction, values: tuple[Expr, ...]) -> None:
+        """Says by what the components of a reduction are replaced from now on."""
+        self._reduced[reduction] = values
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """What becomes known inside a loop is not known after it."""
+        before = dict(self._reduced), dict(self._other)
+        yield
+        self._reduced, self._other = before
+
+    def resolve(self, e: Expr) -> Expr:
+        """e with everything known put in its place."""
+
+        return Rewriter(leaf=self.known)(e)
+
+    def known(self, e: Expr) -> Expr | None:
+        """What stands for e by now, if anything."""
+        if isinstance(e, Reduced) and e.reduction in self._reduced:
+            return self._reduced[e.reduction][e.component]
+        return self._other.get(e)
+
+    def replace(self, old: Expr, new: Expr) -> None:
+        """Says what stands for an expression from now on."""
+        self._other[old] = new
+
+    # ---------------------------------------------------------------- what can be computed here
+
+    def ready(self, roots: Sequence[Expr], bound: frozenset[Var]) -> list[list[Reduction]]:
+        """Reductions that depend on bound axes only, in stages of independent ones."""
+        stages: list[list[Reduction]] = []
+        for e in walk(tuple(roots)):
+            if not isinstance(e, Reduced) or e.reduction in self._reduced:
+                continue
+            r = e.reduction
+            if any(r in stage for stage in stages) or not _axes(r.free) <= bound:
+                continue
+            after = _reductions(r.lift)
+            last = stages[-1] if stages else None
+            if last and set(last[0].axes) == set(r.axes) and not after & set(last):
+                last.append(r)
+            else:
+                stages.append([r])
+        return stages
+
+    def scans(self, roots: Sequence[Expr], bound: frozenset[Var]) -> list[Scanned]:
+        """Scans that depend on bound axes and their own only, each after those it reads."""
+        return [e for e in walk(tuple(roots)) if isinstance(e, Scanned) and e not in self._other
+                and _axes(e.free) <= bound | {e.axis}]  # fmt: skip
+
+    def compute(
+        self, roots: Sequence[Expr], bound: frozenset[Var], lane: Var | None
+    ) -> tuple[Stmt, ...]:
+        """Everything below the roots that can be computed where the axes `bound` are bound."""
+        out: list[Stmt] = []
+        for scan in self.scans(roots, bound):
+            out += self.compute(scan.lift, bound, lane)
+            out += self._scan_to_scratch(scan, bound)
+        stages = self.ready(roots, bound)
+        shared = {} if lane else self._shared_values(stages, roots, bound)
+        for number_, stage in enumerate(stages):
+            out += self.reduce(stage, bound, lane, shared.get(number_, ()))
+        return tuple(out)
+
+    # ---------------------------------------------------------------- one stage
+
+    def reduce(
+        self,
+        stage: Sequence[Reduction],
+        bound: frozenset[Var],
+        lane: Var | None,
+        kept: Sequence[Expr] = (),
+        part: Level | None = None,
+    ) -> tuple[Stmt, ...]:
+        """Independent reductions over the same axes, in one pass.
+
+        `kept` are values that later stages read again; `part` restricts one axis to a part.
+        """
+        levels = self._levels(stage, lane, part)
+        across = lane is not None or levels[-1].tile == 1
+        over = (lane,) if lane else (() if levels[-1].tile == 1 else (levels[-1].axis,))
+        states = [self._state(r) for r in stage]
+        scratch: list[Stmt] = []
+        with self.inside():
+            body = self._step_body(stage, bound | {*stage[0].axes}, over, kept, scratch)
+            if across:
+                loops = self._across(stage, levels, states, over, body)
+            else:
+                loops = self._along(stage, levels, states, over, body)
+        for e in kept:
+            self._other[e] = self._kept[e]
+        done: list[Stmt] = []
+        for r, names in zip(stage, states, strict=True):
+            values = []
+            for c, name in enumerate(names):
+                value = Local(name, r.lift[c].dtype, over if across else ())
+                result = self.fresh("red")
+                done.append(Let(result, value))
+                values.append(Local(result, value.dtype, value.over))
+            self.know(r, tuple(values))
+        return (*scratch, *loops, *done)
+
+    def _state(self, r: Reduction) -> tuple[str, ...]:
+        return tuple(self.fresh("acc") for _ in r.lift)
+
+    def _levels(
+        self, stage: Sequence[Reduction], lane: Var | None, part: Level | None
+    ) -> list[Level]:
+        axes = stage[0].axes
+        along = None
+        if lane is None and all(r.monoid in UNORDERED for r in stage):
+            along = pick_lane(axes, self.found)
+        ordered = [a for a in by_stride(axes, self.found) if a is not along]
+        levels = [Level(a) for a in ordered]
+        if along is not None:
+            levels.append(Level(along, self._lanes_of(stage, along)))
+        levels = [part_of(x, part) for x in levels]
+        if not any(_rounds(r) for r in stage):
+            return levels
+        return [piece for x in levels for piece in self._blocks(x)]
+
+    @staticmethod
+    def _lanes_of(stage: Sequence[Reduction], along: Var) -> int:
+        """Several accumulators where arithmetic is light, so that none waits for another."""
+        lifts = [e for r in stage for e in r.lift]
+        vectors = 1 if is_heavy(lifts) or len(lifts) > 2 else 4
+        return MOST_LANES * (vectors if count(along.extent) >= MOST_LANES * vectors else 1)
+
+    def _blocks(self, level: Level) -> list[Level]:
+        """A long loop in two: blocks, and the terms of each."""
+        if level.terms <= TERMS:
+            return [level]
+        size = TERMS * level.tile
+        stop = level.axis.extent if level.stop is None else level.stop
+        blocks = Var(self.fresh("b"), ceildiv(add(stop, mul(level.start, -1)), size))
+        start = add(level.start, mul(blocks, size))
+        inner = Level(level.axis, level.tile, start, add(start, size))
+        return [*self._blocks(Level(blocks)), inner]
+
+    def _step_body(
+        self,
+        stage: Sequence[Reduction],
+        bound: frozenset[Var],
+        over: tuple[Var, ...],
+        kept: Sequence[Expr],
+        scratch: list[Stmt],
+    ) -> tuple[tuple[Stmt, ...], list[tuple[Expr, ...]]]:
+        """Statements of one element, and its lifted values."""
+        roots = [e for r in stage for e in r.lift]
+        lane = over[0] if over else None
+        first = self.compute([*roots, *kept], bound, lane) if kept or roots else ()
+        out = list(first)
+        self._kept: dict[Expr, Expr] = {}
+        for e in kept:
+            axes = tuple(sorted(_axes(e.free) & {*stage[0].axes}, key=lambda v: v.name))
+            name, buffer, place = self.fresh("kept"), self.fresh("row"), flat(axes)
+            scratch.append(Scratch(buffer, TensorType.dense(e.dtype, (iterations(axes),))))
+            out.append(Let(name, self.resolve(e)))
+            local = Local(name, e.dtype, over)
+            out.append(Store(buffer, (place,), local))
+            self._other[e] = local
+            self._kept[e] = Load(buffer, (place,), e.dtype)
+        return tuple(out), [tuple(map(self.resolve, r.lift)) for r in stage]
+
+    def _across(
+        self,
+        stage: Sequence[Reduction],
+        levels: Sequence[Level],
+        states: Sequence[tuple[str, ...]],
+        over: tuple[Var, ...],
+        body: tuple[tuple[Stmt, ...], Sequence[tuple[Expr, ...]]],
+    ) -> tuple[Stmt, ...]:
+        """Accumulators that no lane of the reduction shares; partial ones between levels."""
+        cut = _cut(levels) if any(_rounds(r) for r in stage) else None
+        if cut is None:
+            assign = _join(stage, states, over, body[1])
+            return (*_carries(stage, states, over), nested(levels, (*body[0], *assign)))
+        parts = [self._state(r) for r in stage]
+        inner = self._across(stage, levels[cut:], parts, over, body)
+        locals_ = [_locals(r, names, over) for r, names in zip(stage, parts, strict=True)]
+        assign = _join(stage, states, over, locals_)
+        return (*_carries(stage, states, over), nested(levels[:cut], (*inner, *assign)))
+
+    def _along(
+        self,
+        stage: Sequence[Reduction],
+        levels: Sequence[Level],
+        states: Sequence[tuple[str, ...]],
+        over: tuple[Var, ...],
+        body: tuple[tuple[Stmt, ...], Sequence[tuple[Expr, ...]]],
+    ) -> tuple[Stmt, ...]:
+        """Accumulators over the lanes, folded to numbers before the outer loops join them."""
+        cut = (_cut(levels) if any(_rounds(r) for r in stage) else None) or 0
+        parts = [self._state(r) for r in stage]
+        assign = _join(stage, parts, over, body[1])
+        inner: list[Stmt] = list(_carries(stage, parts, over))
+        inner.append(nested(levels[cut:], (*body[0], *assign)))
+        folded = []
+        for r, names in zip(stage, parts, strict=True):
+            row = _locals(r, names, over)
+            lets = tuple(self.fresh("sum") for _ in row)
+            for c, (name, x) in enumerate(zip(lets, row, strict=True)):
+                inner.append(Let(name, Fold(r.monoid, over, row, c, x.dtype)))
+            folded.append(lets)
+        results = [_locals(r, names, ()) for r, names in zip(stage, folded, strict=True)]
+        if cut == 0:
+            again = [Let(n, x) for names, row in zip(states, results, strict=True)
+                     for n, x in zip(names, row, strict=True)]  # fmt: skip
+            return (*inner, *again)
+        return self._across(stage, levels[:cut], states, (), (tuple(inner), results))
+
+    # ---------------------------------------------------------------- values kept in a row
+
+    def _shared_values(
+        self, stages: Sequence[Sequence[Reduction]], roots: Sequence[Expr], bound: frozenset[Var]
+    ) -> dict[int, list[Expr]]:
+        """By stage: special functions of the row that later stages or the stores need again."""
+        users = [[e for r in stage for e in r.lift] for stage in stages]
+        uses = [_outer_specials(u, bound) for u in [*users, list(roots)]]
+        found: dict[int, list[Expr]] = {}
+        for n, stage in enumerate(stages):
+            later = set[Expr]().union(*uses[n + 1 :])
+            taken = {e for group in found.values() for e in group}
+            axes = {*stage[0].axes}
+            wanted = [e for e in uses[n] if e in later and e not in taken
+                      and _axes(e.free) - bound <= axes and _fits(e, bound)]  # fmt: skip
+            if wanted:
+                found[n] = wanted
+        return found
+
+    # ---------------------------------------------------------------- scans
+
+    def _scan_to_scratch(self, scan: Scanned, bound: frozenset[Var]) -> tuple[Stmt, ...]:
+        """A scan over a whole row, kept in working memory."""
+        buffer = self.fresh("scan")
+        kind = TensorType.dense(scan.dtype, (scan.axis.extent,))
+        with self.inside():
+            first, step, value, back = self.scan_step(scan, bound)
+        index = add(back.extent, mul(back, -1)) - 1 if scan.reverse else back
+        loop = Loop(back, 1, Mapping.SERIAL, (*step, Store(buffer, (index,), value)))
+        self._other[scan] = Load(buffer, (scan.axis,), scan.dtype)
+        return (Scratch(buffer, kind), *first, loop)
+
+    def scan_step(
+        self, scan: Scanned, bound: frozenset[Var], lane: Var | None = None
+    ) -> tuple[tuple[Stmt, ...], tuple[Stmt, ...], Local, Var]:
+        """Accumulators, the statements of one step, the scanned value, and the axis walked."""
+        over = (lane,) if lane else ()
+        walked = Var(f"{scan.axis.name}_back", scan.axis.extent) if scan.reverse else scan.axis
+        body = self.compute(scan.lift, bound | {scan.axis}, lane)
+        lift = tuple(map(self.resolve, scan.lift))
+        if scan.reverse:
+            mirrored: dict[Sym, Dim] = {scan.axis: add(walked.extent, mul(walked, -1)) - 1}
+            lift = tuple(substitute_axes(e, mirrored) for e in lift)
+        r = Reduction(scan.monoid, (walked,), lift)
+        names = self._state(r)
+        carries = _carries([r], [names], over)
+        joined = _join([r], [names], over, [lift])
+        return carries, (*body, *joined), _locals(r, names, over)[scan.component], walked
+
+
+def nested(levels: Sequence[Level], body: tuple[Stmt, ...]) -> Loop:
+    """Serial loops around a body."""
+    for x in reversed(levels):
+        body = (Loop(x.axis, x.tile, Mapping.SERIAL, body, x.start, x.stop),)
+    (loop,) = body
+    assert isinstance(loop, Loop)
+    return loop
+
+
+def flat(axes: Sequence[Var]) -> Dim:
+    """Row-major number of a point of the axes."""
+    place: Dim = 0
+    for v in axes:
+        place = add(mul(place, v.extent), v)
+    return place
+
+
+def part_of(level: Level, part: Level | None) -> Level:
+    """The level, restricted to `part` when that is a part of its axis."""
+    if part is None or part.axis is not level.axis:
+        return level
+    return Level(level.axis, level.tile, part.start, part.stop)
+
+
+def two_pass(e: Expr) -> Expr:
+    """Welford statistics of single elements as two sums over a row that is in cache by then.
+
+    (count, mean, m2) of x   =   n, sum(x) / n, sum((x - mean)^2)
+    """
+
+    def node(x: Expr) -> Expr | None:
+        if not isinstance(x, Reduced) or x.reduction.monoid != "welford":
+            return None
+        r = x.reduction
+        one, value, zero = r.lift
+        if not (isinstance(one, Const) and isinstance(zero, Const) and one.value == 1):
+            return None
+        points = iterations(r.axes)
+        n: Expr = Cast(Position(points), value.dtype)
+        if isinstance(points, int):
+            n = number(points, value.dtype)
+        total = Reduced(Reduction("sum", r.axes, (value,)), 0, value.dtype)
+        mean = Apply("div", (total, n), value.dtype)
+        off = Apply("sub", (value, mean), value.dtype)
+        square = Apply("mul", (off, off), value.dtype)
+        spread = Reduced(Reduction("sum", r.axes, (square,)), 0, value.dtype)
+        return (n, mean, spread)[x.component]
+
+    return Rewriter(node=node)(e)
+
+
+def _axes(free: frozenset[object]) -> frozenset[Var]:
+    return frozenset(a for a in free if isinstance(a, Var))
+
+
+def _reductions(roots: Sequence[Expr]) -> set[Reduction]:
+    return {e.reduction for e in walk(tuple(roots)) if isinstance(e, Reduced)}
+
+
+def _rounds(r: Reduction) -> bool:
+    return r.monoid in ROUNDING and any(e.dtype.is_float for e in r.lift)
+
+
+def _cut(levels: Sequence[Level]) -> int | None:
+    """Where accumulators are joined: the levels from here on add at most TERMS terms."""
+    terms = 1
+    for place in range(len(levels) - 1, -1, -1):
+        terms *= levels[place].terms
+        if terms > TERMS and place < len(levels) - 1:
+            return place + 1
+    return None
+
+
+def _locals(r: Reduction, names: Sequence[str], over: tuple[Var, ...]) -> tuple[Local, ...]:
+    return tuple(Local(n, e.dtype, over) for n, e in zip(names, r.lift, strict=True))
+
+
+def _carries(
+    stage: Sequence[Reduction], states: Sequence[tuple[str, ...]], over: tuple[Var, ...]
+) -> tuple[Carry, ...]:
+    out = []
+    for r, names in zip(stage, states, strict=True):
+        neutral = MONOIDS[r.monoid].identity(tuple(e.dtype for e in r.lift))
+        out += [Carry(n, c, over) for n, c in zip(names, neutral, strict=True)]
+    return tuple(out)
+
+
+def _join(
+    stage: Sequence[Reduction],
+    states: Sequence[tuple[str, ...]],
+    over: tuple[Var, ...],
+    values: Sequence[tuple[Expr, ...]],
+) -> tuple[Assign, ...]:
+    out = []
+    for r, names, lift in zip(stage, states, values, strict=True):
+        new = MONOIDS[r.monoid].combine(_locals(r, names, over), lift)
+        out.append(Assign(names, new))
+    return tuple(out)
+
+
+def _outer_specials(roots: Sequence[Expr], bound: frozenset[Var]) -> list[Expr]:
+    """Special functions of the row, below no other one; the roots' own axes are walked."""
+    special = [e for e in _surface(roots) if is_special(e) and not _axes(e.free) <= bound]
+    inner = {x for e in special for x in _surface(children(e))}
+    return [e for e in special if e not in inner]
+
+
+def _surface(roots: Sequence[Expr]) -> list[Expr]:
+    """Expressions evaluated with the roots, those inside reductions and scans left out."""
+    seen: dict[Expr, None] = {}
+    stack = list(roots)
+    while stack:
+        e = stack.pop()
+        if e not in seen:
+            seen[e] = None
+            if not isinstance(e, Reduced | Scanned):
+                stack.extend(children(e))
+    return list(seen)
+
+
+def _fits(e: Expr, bound: frozenset[Var]) -> bool:
+    size = iterations(_axes(e.free) - bound)
+    return isinstance(size, int) and size * e.dtype.itemsize <= SHARED_BYTES
+
+
