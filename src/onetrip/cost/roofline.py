@@ -38,6 +38,7 @@ class Cost:
     Attributes:
         us: the estimate; the other times are its parts, in microseconds.
         reads, writes: regions of device memory, in bytes at the hints.
+        again_bytes: device memory read again because rows do not stay on chip.
         l2_bytes: bytes that the cache serves.
         flops, special: operations.
         spill_bytes: bytes moved for values that did not fit into registers.
@@ -55,11 +56,12 @@ class Cost:
     special: int
     spill_bytes: int
     utilisation: float
+    again_bytes: int = 0
 
     @property
     def bytes(self) -> int:
         """Bytes read and written in device memory."""
-        return sum(size for _, size in (*self.reads, *self.writes))
+        return sum(size for _, size in (*self.reads, *self.writes)) + self.again_bytes
 
     @property
     def bound_by(self) -> BoundBy:
@@ -122,6 +124,7 @@ def kernel_cost(
         number(done.special, hints),
         spilled,
         share,
+        again,
     )
 
 

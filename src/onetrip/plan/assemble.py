@@ -1,0 +1,248 @@
+"""A finished pool becomes a GraphPlan: order, names, nests, reasons of boundaries, memory, totals.
+
+Must not change which groups there are.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ..base.text import identifier
+from ..cost.roofline import is_anchor
+from ..ir.nest import Combine, Nest
+from ..ops.table import OPS
+from ..passes.fuse import Unfusable
+from .constraints import Refusal
+from .decision import Decision, Evidence, decide
+from .evaluate import Evaluator, Priced
+from .index import Index
+from .legality import Fused, Legality, if_fused
+from .lifetime import live_ranges
+from .memory import plan_memory
+from .plan import Boundary, GraphPlan, Group
+from .pool import Part, Pool
+from .totals import totals
+
+MOST_WORDS = 4
+"""Operators named in the name of a group."""
+
+
+@dataclass(frozen=True)
+class Recomputed:
+    """A choice made: `name` and the atoms with it are computed in each reader, not stored.
+
+    apart_us: their readers' and their own time when stored; together_us: when recomputed.
+    """
+
+    name: str
+    values: tuple[str, ...]
+    atoms: tuple[int, ...]
+    apart_us: float
+    together_us: float
+
+
+def assemble(
+    pool: Pool,
+    evaluator: Evaluator,
+    legality: Legality,
+    search: str,
+    recomputed: tuple[Recomputed, ...],
+    refusals: tuple[Refusal, ...],
+) -> GraphPlan:
+    """The plan of a finished pool."""
+    index = pool.index
+    parts = execution_order(pool)
+    groups = tuple(_group(pool, evaluator, part, k) for k, part in enumerate(parts))
+    names = {p.key: g.name for p, g in zip(parts, groups, strict=True)}
+    costs = {p.key: g for p, g in zip(parts, groups, strict=True)}
+    stored = _boundaries(pool, legality, search, parts, costs)
+    memory = plan_memory(live_ranges(index, groups), evaluator.hints)
+    sums = replace(totals(index, evaluator, groups, search), peak_bytes=memory.peak_bytes)
+    return GraphPlan(
+        index.graph,
+        evaluator.target.name,
+        search,
+        groups,
+        (*stored, *_recomputed(pool, evaluator, recomputed, names)),
+        tuple(index.views.values()),
+        memory,
+        sums,
+        refusals,
+    )
+
+
+def execution_order(pool: Pool) -> list[Part]:
+    """Groups with every group after those whose values it reads, near the graph's own order."""
+    sources = {p.key: {s.key for s in pool.sources_of(p)} - {p.key} for p in pool.parts.values()}
+    followers: dict[int, list[int]] = {}
+    for key, above in sources.items():
+        for s in above:
+            followers.setdefault(s, []).append(key)
+    waiting = {key: len(above) for key, above in sources.items()}
+    ready = [(pool.parts[k].atoms, k) for k, count in waiting.items() if not count]
+    heapq.heapify(ready)
+    order: list[Part] = []
+    while ready:
+        _, key = heapq.heappop(ready)
+        order.append(pool.parts[key])
+        for follower in followers.get(key, ()):
+            waiting[follower] -= 1
+            if not waiting[follower]:
+                heapq.heappush(ready, (pool.parts[follower].atoms, follower))
+    assert len(order) == len(pool.parts), "the groups of a plan depend on each other in a circle"
+    return order
+
+
+# ------------------------------------------------------------------ groups
+
+
+def _group(pool: Pool, evaluator: Evaluator, part: Part, number: int) -> Group:
+    index = pool.index
+    stored = pool.stored(part.atoms, (part,))
+    priced = evaluator.price(part.atoms, stored)
+    assert isinstance(priced, Priced), f"a group of the plan has no nest: {priced}"
+    node = index.atoms[part.atoms[0]].node
+    library = not index.atoms[part.atoms[0]].generated
+    nest = None if library else evaluator.nest(part.atoms, stored)
+    assert not isinstance(nest, Unfusable)
+    needs = priced.need
+    return Group(
+        f"g{number}_{_words(index, part.atoms)}",
+        _library_kind(node.op) if nest is None else _kind(nest),
+        (node.name,) if library else index.members(part.atoms),
+        node if library else None,
+        nest,
+        stored if nest is not None else tuple(v.name for v in node.outputs),
+        None if needs is None else needs.registers,
+        None if needs is None else needs.spill_bytes,
+        None if needs is None else needs.shared_bytes,
+        None if needs is None else needs.occupancy,
+        "library" if needs is None else needs.source,
+        library and is_anchor(node),
+        priced.cost,
+    )
+
+
+def _words(index: Index, atoms: Sequence[int]) -> str:
+    """Names of the eager calls in a group, each once: `add_gelu_layer_norm`."""
+    words = dict.fromkeys(_word(index, k) for k in atoms)
+    shown = list(words)[:MOST_WORDS]
+    more = [f"{len(words) - len(shown)}_more"] if len(words) > len(shown) else []
+    return identifier("_".join([*shown, *more]))
+
+
+def _word(index: Index, atom: int) -> str:
+    node = index.atoms[atom].node
+    text = node.origin.call or str(node.attr.get("target", node.op))
+    parts = text.split(".")
+    return parts[1] if len(parts) > 1 and parts[0] in ("aten", "onetrip", "prims") else parts[-1]
+
+
+def _kind(nest: Nest) -> str:
+    if any(s.combine is not Combine.SET for s in nest.stores):
+        return "scatter"
+    return "scan" if nest.scans else "reduction" if nest.reductions else "pointwise"
+
+
+def _library_kind(op: str) -> str:
+    return OPS[op].kind.value if op in OPS else "extern"
+
+
+# ------------------------------------------------------------------ boundaries
+
+
+def _boundaries(
+    pool: Pool,
+    legality: Legality,
+    search: str,
+    parts: Sequence[Part],
+    groups: Mapping[int, Group],
+) -> list[Boundary]:
+    found: list[Boundary] = []
+    for part in parts:
+        passing: dict[int, list[str]] = {}
+        for name in pool.reads(part):
+            maker = pool.index.maker.get(name)
+            if maker is not None:
+                passing.setdefault(pool.owner[maker], []).append(name)
+        for key, values in sorted(passing.items()):
+            source = pool.parts[key]
+            decision = _reason(legality, search, source, part, groups)
+            size = sum(legality.evaluator.value_bytes(n) for n in values)
+            found.append(
+                Boundary(
+                    groups[key].name,
+                    groups[part.key].name,
+                    tuple(values),
+                    size,
+                    "stored",
+                    decision,
+                )
+            )
+    return found
+
+
+def _reason(
+    legality: Legality, search: str, source: Part, part: Part, groups: Mapping[int, Group]
+) -> Decision:
+    """Why two groups of the plan are not one."""
+    both = (groups[source.key], groups[part.key])
+    if search == "eager" and all(g.generated for g in both):
+        return decide("search-eager")
+    answer = legality.check((source, part))
+    if isinstance(answer, Decision):
+        return answer
+    return _unprofitable(legality, answer, sum(g.estimated_us for g in both))
+
+
+def _unprofitable(legality: Legality, fused: Fused, apart_us: float) -> Decision:
+    """A legal merge that was not made."""
+    cost, needs = fused.priced.cost, fused.priced.need
+    target = legality.evaluator.target
+    if needs is not None and needs.spill_bytes and cost.us >= apart_us:
+        wanted = needs.registers + needs.spill_bytes // 4
+        limit = target.registers_per_thread
+        evidence = Evidence("registers of a thread", wanted, "registers", limit)
+        return decide(
+            "pressure-registers",
+            evidence,
+            if_fused=if_fused(fused.priced),
+            cls="unprofitable",
+            value=wanted,
+            bound=limit,
+        )
+    return decide(
+        "unprofitable" if cost.us >= apart_us else "not-reached",
+        Evidence("time of two kernels", cost.us, "us", apart_us),
+        if_fused=if_fused(fused.priced),
+        fused=cost.us,
+        apart=apart_us,
+        producer=legality.label(fused.parts[0]),
+        consumer=legality.label(fused.parts[-1]),
+    )
+
+
+def _recomputed(
+    pool: Pool, evaluator: Evaluator, choices: Sequence[Recomputed], names: Mapping[int, str]
+) -> list[Boundary]:
+    found: list[Boundary] = []
+    for choice in choices:
+        homes = sorted(pool.homes[choice.atoms[-1]])
+        for home in homes:
+            decision = decide(
+                "recompute",
+                Evidence("time with the value stored", choice.together_us, "us", choice.apart_us),
+                value=choice.name,
+                readers=len(homes),
+                fused=choice.together_us,
+                apart=choice.apart_us,
+                producer=choice.name,
+                consumer=names[home],
+            )
+            size = sum(evaluator.value_bytes(n) for n in choice.values)
+            found.append(
+                Boundary(choice.name, names[home], choice.values, size, "recomputed", decision)
+            )
+    return found

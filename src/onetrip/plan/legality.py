@@ -1,0 +1,174 @@
+"""May these groups be one kernel? The answer is the fused group's price, or a Decision.
+
+Cheap rules first: library calls, the user's cuts, size, order; then one fuse() attempt, memoised by
+structure; then the chip's limits. Must not know whether the merge would pay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..cost.occupancy import Need
+from ..cost.roofline import call_dtype, is_anchor, matrix_rate
+from ..passes.fuse import Unfusable
+from .constraints import Constraints
+from .decision import Decision, Evidence, IfFused, decide
+from .evaluate import Evaluator, Priced
+from .pool import Part, Pool, bits
+
+MOST_MEMBERS = 128
+"""Operators of one generated kernel: beyond it compile time grows faster than any saving."""
+SPILL_SHARE = 1.0
+"""Spilled registers / registers of a thread at which a kernel is refused whatever it saves."""
+
+
+@dataclass(frozen=True)
+class Fused:
+    """Groups that may be one."""
+
+    parts: tuple[Part, ...]
+    atoms: tuple[int, ...]
+    stored: tuple[str, ...]
+    priced: Priced
+
+
+class Legality:
+    """Legality of merges in one pool, under the user's constraints."""
+
+    def __init__(self, pool: Pool, evaluator: Evaluator, constraints: Constraints) -> None:
+        self.pool = pool
+        self.evaluator = evaluator
+        self._cuts = constraints.cuts
+        self._cut_names = frozenset(n for pair in constraints.cut for n in pair)
+
+    def check(self, parts: Sequence[Part]) -> Fused | Decision:
+        """The fused group, or why the parts cannot be one (first reason that holds)."""
+        for rule in (self._library, self._user, self._size, self._order):
+            refused = rule(parts)
+            if refused is not None:
+                return refused
+        return self._attempt(parts, self.pool.union(parts), parts)
+
+    def check_clone(self, producer: Part, reader: Part) -> Fused | Decision:
+        """The reader with the producer recomputed inside it, or why that cannot be."""
+        for rule in (self._library, self._user, self._size):
+            refused = rule((producer, reader))
+            if refused is not None:
+                return refused
+        return self._attempt((producer, reader), self.pool.union((producer, reader)), (reader,))
+
+    def label(self, part: Part) -> str:
+        """A group by its last node, which is what a reader of the plan looks for."""
+        return self.pool.index.atoms[part.atoms[-1]].name
+
+    # -------------------------------------------------------------- rules
+
+    def _library(self, parts: Sequence[Part]) -> Decision | None:
+        for part in parts:
+            if self.pool.is_generated(part):
+                continue
+            others = [p for p in parts if p is not part]
+            neighbour = self.label(others[0]) if others else self.label(part)
+            return self._library_decision(part, neighbour)
+        return None
+
+    def _library_decision(self, part: Part, neighbour: str) -> Decision:
+        atom = self.pool.index.atoms[part.atoms[0]]
+        node, target = atom.node, self.evaluator.target
+        if is_anchor(node):
+            cost = self.evaluator.library(atom).cost
+            ridge = matrix_rate(target, call_dtype(node)) / target.copy_bandwidth
+            found = Evidence("arithmetic intensity", cost.intensity, "FLOP/byte", ridge)
+            return decide(
+                "compute-bound-anchor",
+                found,
+                node=atom.name,
+                intensity=cost.intensity,
+                ridge=ridge,
+                neighbour=neighbour,
+            )
+        if node.op == "extern":
+            why = str(node.attr.get("reason") or "no entry in the operator table")
+            return decide("extern", node=atom.name, detail=why)
+        return decide("opaque-call", node=atom.name)
+
+    def _user(self, parts: Sequence[Part]) -> Decision | None:
+        if len(parts) > 1:
+            for part in parts:
+                if part.frozen:
+                    return decide("user-pin", node=self.label(part))
+        if not self._cut_names:
+            return None
+        atoms = self.pool.index.atoms
+        names = [
+            sorted(atoms[k].name for k in p.atoms if atoms[k].name in self._cut_names)
+            for p in parts
+        ]
+        for k, own in enumerate(names):
+            for other in names[k + 1 :]:
+                for a in own:
+                    for b in other:
+                        if frozenset((a, b)) in self._cuts:
+                            return decide("user-cut", a=a, b=b)
+        return None
+
+    def _size(self, parts: Sequence[Part]) -> Decision | None:
+        count = len(self.pool.union(parts))
+        if count <= MOST_MEMBERS:
+            return None
+        evidence = Evidence("operators of one kernel", count, "operators", MOST_MEMBERS)
+        return decide("size", evidence, detail=f"{count} operators, at most {MOST_MEMBERS}")
+
+    def _order(self, parts: Sequence[Part]) -> Decision | None:
+        between = self.pool.between(parts)
+        if not between:
+            return None
+        first = next(bits(between))
+        return decide(
+            "convexity",
+            Evidence("operators on the path", between.bit_count(), "operators", 0),
+            producer=self.label(parts[0]),
+            consumer=self.label(parts[-1]),
+            between=self.pool.index.atoms[first].name,
+        )
+
+    # -------------------------------------------------------------- fuse() and the chip
+
+    def _attempt(
+        self, parts: Sequence[Part], atoms: tuple[int, ...], replaced: Sequence[Part]
+    ) -> Fused | Decision:
+        stored = self.pool.stored(atoms, replaced)
+        priced = self.evaluator.price(atoms, stored)
+        if isinstance(priced, Unfusable):
+            return decide(
+                priced.code,
+                producer=self.label(parts[0]),
+                consumer=self.label(parts[-1]),
+                detail=priced.detail,
+            )
+        refused = None if priced.need is None else self._limits(priced.need)
+        if refused is not None:
+            return refused.with_fused(if_fused(priced))
+        return Fused(tuple(parts), atoms, stored, priced)
+
+    def _limits(self, needs: Need) -> Decision | None:
+        target = self.evaluator.target
+        most, block = target.registers_per_thread, target.shared_per_block
+        spilled = needs.spill_bytes // 4
+        if spilled > SPILL_SHARE * most:
+            wanted = needs.registers + spilled
+            evidence = Evidence("registers of a thread", wanted, "registers", most)
+            return decide("pressure-registers", evidence, value=wanted, bound=most)
+        if needs.shared_bytes > block:
+            evidence = Evidence("shared memory of a block", needs.shared_bytes, "bytes", block)
+            return decide("pressure-shared-memory", evidence, value=needs.shared_bytes, bound=block)
+        return None
+
+
+def if_fused(priced: Priced) -> IfFused:
+    """The figures of a fused group."""
+    needs, cost = priced.need, priced.cost
+    registers = None if needs is None else needs.registers
+    spill = None if needs is None else needs.spill_bytes
+    return IfFused(1, cost.bytes, registers, spill, cost.us)

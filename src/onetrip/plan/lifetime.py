@@ -1,0 +1,105 @@
+"""From when to when each stored value of a plan is alive, and which may take over another's memory.
+
+Step k is group k. A value is alive from the group that stores it to the last that reads it, through
+views as well; what the graph returns or writes back stays until the end. An extern may return a
+view of an operand, since nothing is known of it: its operands stay as long as its results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..cost.sizes import at_most
+from ..ir.graph import Node, Value
+from ..ir.nest import Combine, Nest, Store
+from .index import Index
+from .memory import Range, Where
+from .plan import Group
+
+
+def live_ranges(index: Index, groups: Sequence[Group]) -> tuple[Range, ...]:
+    """Ranges of every stored value, in the order of their first step."""
+    end = len(groups)
+    last = _last_uses(index, groups, end)
+    output_bases = output_memory(index, groups)
+    ranges: list[Range] = []
+    known: dict[str, Range] = {}
+    for step, group in enumerate(groups):
+        for name in group.stored:
+            where: Where = "arena" if group.generated else "library"
+            where = "output" if group.generated and name in output_bases else where
+            kind = index.values[name].type
+            size = kind.storage_elements * kind.dtype.itemsize
+            reuses = _reused(index, group, known, step) if where == "arena" else None
+            made = Range(name, size, step, last.get(name, step), where, reuses)
+            ranges.append(made)
+            known[name] = made
+    return tuple(ranges)
+
+
+def output_memory(index: Index, groups: Sequence[Group]) -> frozenset[str]:
+    """Base values that outlive the call: returned, or what a returned value may be a view of."""
+    names = {index.base(v.name) for v in index.graph.outputs if isinstance(v, Value)}
+    for group in reversed(groups):
+        call = group.call
+        if call is not None and may_alias(call) and names.intersection(group.stored):
+            names.update(index.base(v.name) for v in call.values)
+    return frozenset(names)
+
+
+def may_alias(call: Node | None) -> bool:
+    """Whether a library call may return a view of an operand."""
+    return call is not None and call.op == "extern"
+
+
+def reads_of(index: Index, group: Group) -> tuple[str, ...]:
+    """Base values that a group reads from memory."""
+    if group.call is not None:
+        return tuple(dict.fromkeys(index.base(v.name) for v in group.call.values))
+    assert group.nest is not None
+    return tuple(dict.fromkeys(index.base(e.buffer) for e in group.nest.loads))
+
+
+def _last_uses(index: Index, groups: Sequence[Group], end: int) -> dict[str, int]:
+    last = dict.fromkeys(index.needed, end)
+    for step, group in enumerate(groups):
+        for name in reads_of(index, group):
+            last[name] = max(last.get(name, step), step)
+    for group in reversed(groups):
+        if may_alias(group.call):
+            until = max((last.get(n, 0) for n in group.stored), default=0)
+            for name in reads_of(index, group):
+                last[name] = max(last[name], until)
+    return last
+
+
+# ------------------------------------------------------------------ in place
+
+
+def _reused(index: Index, group: Group, known: dict[str, Range], step: int) -> str | None:
+    """A value that dies here and whose memory the result may take: same element, read first.
+
+    With one store only: between two stores a schedule is free to load again.
+    """
+    nest = group.nest
+    if nest is None or nest.reductions or nest.scans or len(nest.stores) != 1:
+        return None
+    (store,) = nest.stores
+    for load in nest.loads:
+        source = known.get(load.buffer)
+        if source is None or source.where != "arena" or source.last != step:
+            continue
+        if _same_element(index, nest, store, load.buffer):
+            return load.buffer
+    return None
+
+
+def _same_element(index: Index, nest: Nest, store: Store, name: str) -> bool:
+    old, new = index.values[name].type, index.values[store.buffer].type
+    if old.dtype is not new.dtype or old.shape != new.shape or old.strides != new.strides:
+        return False
+    if store.combine is not Combine.SET or store.axes or store.guard is not None:
+        return False
+    loads = [e for e in nest.loads if e.buffer == name]
+    whole = at_most(new.storage_elements, old.storage_elements)
+    return whole and all(e.index == store.index and e.guard is None for e in loads)

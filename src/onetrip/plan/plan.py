@@ -1,0 +1,218 @@
+"""GraphPlan: the groups of one graph in execution order, their boundaries, memory and totals.
+
+Everything that a report, a plan file or a program needs stands here as plain values. Must not know
+how the groups were found.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from ..cost.roofline import BoundBy, Cost
+from ..ir.graph import Graph, Node
+from ..ir.nest import Nest
+from .constraints import Refusal
+from .decision import Class, Decision, Evidence, IfFused
+from .index import View
+from .memory import MemoryPlan
+
+Sizes = tuple[tuple[str, int], ...]
+Verdict = Literal["stored", "recomputed"]
+
+
+@dataclass(frozen=True)
+class Group:
+    """One kernel or library call.
+
+    Attributes:
+        name: unique in the plan, from the operators in it.
+        kind: `pointwise`, `reduction`, `scan` or `scatter` for a generated kernel; `contraction`,
+            `opaque`, ... or `extern` for a library call.
+        nodes: the nodes computed here, views that are read through included, in graph order.
+        call: the library call; None for a generated kernel.
+        nest: what a generated kernel computes; None for a library call.
+        stored: the values that it writes to memory.
+        reads, writes: (value, bytes) in device memory.
+        registers, spill_bytes: of a thread; shared_bytes: of a block; None for a library call.
+        source: whether those are estimated or assembled.
+        anchor: whether it is a contraction, a convolution or attention.
+    """
+
+    name: str
+    kind: str
+    nodes: tuple[str, ...]
+    call: Node | None
+    nest: Nest | None
+    stored: tuple[str, ...]
+    registers: int | None
+    spill_bytes: int | None
+    shared_bytes: int | None
+    occupancy: float | None
+    source: str
+    anchor: bool
+    cost: Cost
+
+    @property
+    def generated(self) -> bool:
+        """Whether the kernel is ours."""
+        return self.call is None
+
+    @property
+    def reads(self) -> Sizes:
+        """(value, bytes) read."""
+        return self.cost.reads
+
+    @property
+    def writes(self) -> Sizes:
+        """(value, bytes) written."""
+        return self.cost.writes
+
+    @property
+    def bytes(self) -> int:
+        """Bytes read and written."""
+        return self.cost.bytes
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations."""
+        return self.cost.flops
+
+    @property
+    def intensity(self) -> float:
+        """FLOPs a byte."""
+        return self.cost.intensity
+
+    @property
+    def estimated_us(self) -> float:
+        """Microseconds, launch included."""
+        return self.cost.us
+
+    @property
+    def bound_by(self) -> BoundBy:
+        """What the time is mostly spent on."""
+        return self.cost.bound_by
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """A dependence between two groups and why it is one.
+
+    Attributes:
+        producer, consumer: names of groups; for `recomputed` the producer is a node.
+        values: what passes.
+        bytes: bytes of these values.
+        verdict: `stored` in memory, or `recomputed` in the consumer.
+    """
+
+    producer: str
+    consumer: str
+    values: tuple[str, ...]
+    bytes: int
+    verdict: Verdict
+    decision: Decision
+
+    @property
+    def code(self) -> str:
+        """The reason's code."""
+        return self.decision.code
+
+    @property
+    def cls(self) -> Class:
+        """The reason's class."""
+        return self.decision.cls
+
+    @property
+    def reason(self) -> str:
+        """The reason in a sentence."""
+        return self.decision.sentence
+
+    @property
+    def evidence(self) -> tuple[Evidence, ...]:
+        """Figures against limits."""
+        return self.decision.evidence
+
+    @property
+    def if_fused(self) -> IfFused | None:
+        """What one kernel would cost."""
+        return self.decision.if_fused
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Figures of one call of the graph.
+
+    Attributes:
+        kernels: launches, library calls counted; views are free.
+        traffic_bytes: bytes read and written in device memory.
+        peak_bytes: most bytes of intermediates and outputs alive at once.
+        bound_us: no plan of this vocabulary is faster: see totals.py.
+        eligible_bytes: bytes moved outside contractions, convolutions and attention.
+        generated_bytes: those of them that generated kernels move.
+    """
+
+    kernels: int
+    traffic_bytes: int
+    peak_bytes: int
+    estimated_us: float
+    bound_us: float
+    bound_kind: Literal["exact", "floor"]
+    eligible_bytes: int
+    generated_bytes: int
+
+    @property
+    def generated_share(self) -> float:
+        """Share of the eligible bytes that generated kernels move; 1.0 when there are none."""
+        return self.generated_bytes / self.eligible_bytes if self.eligible_bytes else 1.0
+
+
+@dataclass(frozen=True)
+class GraphPlan:
+    """The plan of one graph.
+
+    Attributes:
+        groups: in execution order.
+        views: the values that are aliases of others; they cost nothing.
+        refusals: what the user asked for and cannot have.
+    """
+
+    graph: Graph
+    target: str
+    search: str
+    groups: tuple[Group, ...]
+    boundaries: tuple[Boundary, ...]
+    views: tuple[View, ...]
+    memory: MemoryPlan
+    totals: Totals
+    refusals: tuple[Refusal, ...] = ()
+
+    @cached_property
+    def by_name(self) -> dict[str, Group]:
+        """Groups by name."""
+        return {g.name: g for g in self.groups}
+
+    @property
+    def kernels(self) -> int:
+        """Launches of one call, library calls counted."""
+        return self.totals.kernels
+
+    @property
+    def traffic_bytes(self) -> int:
+        """Bytes read and written in device memory by one call."""
+        return self.totals.traffic_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """Most bytes of intermediates and outputs alive at once."""
+        return self.totals.peak_bytes
+
+    @property
+    def estimated_us(self) -> float:
+        """Microseconds of one call."""
+        return self.totals.estimated_us
+
+    @property
+    def bound_us(self) -> float:
+        """A lower bound of the microseconds of any plan."""
+        return self.totals.bound_us

@@ -1,0 +1,218 @@
+"""Groups in the making, and what depends on what between them.
+
+Every group carries the atoms that it depends on and those that depend on it, as bit sets over
+atoms; both are closed under the groups formed so far, so that
+
+    groups G may become one  <=>  (up(G) & down(G)) - G is empty
+
+keeps the order of groups acyclic, not only each group convex. Merging groups changes the closures
+of those groups only that could reach one of them and not the other.
+Must not know whether a merge is wise or can be generated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from .index import Index
+
+
+@dataclass
+class Part:
+    """A group in the making.
+
+    Attributes:
+        key: unique; a changed group gets a new one.
+        atoms: numbers, ascending; some may be recomputed here and owned elsewhere.
+        mask: the atoms that it owns, as bits.
+        clones: the atoms that it recomputes, as bits.
+        up, down: atoms that it depends on and that depend on it, outside it.
+        frozen: pinned: it takes in nothing more.
+    """
+
+    key: int
+    atoms: tuple[int, ...]
+    mask: int
+    up: int
+    down: int
+    clones: int = 0
+    frozen: bool = False
+
+
+def bits(mask: int) -> Iterator[int]:
+    """Positions of the set bits, ascending."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+class Pool:
+    """The groups of a graph; at first one for each atom."""
+
+    def __init__(self, index: Index) -> None:
+        self.index = index
+        self.parts: dict[int, Part] = {}
+        self.owner: list[int] = list(range(len(index.atoms)))
+        self.homes: list[set[int]] = [{k} for k in self.owner]
+        self._next = len(index.atoms)
+        self._dissolved = 0
+        ups, downs = _closures(index)
+        for k in self.owner:
+            self.parts[k] = Part(k, (k,), 1 << k, ups[k], downs[k])
+
+    def order(self, part: Part) -> int:
+        """Where a group stands in the graph: its first atom."""
+        return part.atoms[0]
+
+    def is_generated(self, part: Part) -> bool:
+        """Whether every atom has a nest."""
+        return all(self.index.atoms[k].generated for k in part.atoms)
+
+    def between(self, parts: Sequence[Part]) -> int:
+        """Atoms on paths that leave the parts and come back; 0 when they may become one group."""
+        up = down = inside = 0
+        for p in parts:
+            up, down, inside = up | p.up, down | p.down, inside | p.mask | p.clones
+        return up & down & ~inside & ~self._dissolved
+
+    def union(self, parts: Sequence[Part]) -> tuple[int, ...]:
+        """The atoms of several groups, ascending."""
+        return tuple(sorted({k for p in parts for k in p.atoms}))
+
+    def stored(self, atoms: tuple[int, ...], parts: Sequence[Part]) -> tuple[str, ...]:
+        """Values that a group of these atoms, in the place of `parts`, must write to memory."""
+        replaced = {p.key for p in parts}
+        return tuple(
+            v.name
+            for k in atoms
+            if self.owner[k] in replaced
+            for v in self.index.atoms[k].node.outputs
+            if self._escapes(k, v.name, replaced)
+        )
+
+    def _escapes(self, maker: int, name: str, replaced: set[int]) -> bool:
+        readers = self.index.readers.get(name, ())
+        if name in self.index.needed or not readers:
+            return True
+        homes = {home for r in readers for home in self.homes[r]} - replaced
+        return any(maker not in self.parts[home].atoms for home in homes)
+
+    def merge(self, parts: Sequence[Part]) -> Part:
+        """Makes one group of several; `between(parts)` must be 0."""
+        mask = _any(p.mask for p in parts)
+        made = Part(
+            self._take_key(),
+            self.union(parts),
+            mask,
+            _any(p.up for p in parts) & ~mask,
+            _any(p.down for p in parts) & ~mask,
+            _any(p.clones for p in parts) & ~mask,
+        )
+        common_up, common_down = _every(p.up for p in parts), _every(p.down for p in parts)
+        self._replace(parts, made)
+        for p in self._owners_of(made.up & ~common_up):
+            p.down = (p.down | made.mask | made.down) & ~p.mask
+        for p in self._owners_of(made.down & ~common_down):
+            p.up = (p.up | made.mask | made.up) & ~p.mask
+        return made
+
+    def clone(self, atoms: Sequence[int], part: Part) -> Part:
+        """Recomputes atoms inside a group that reads them; they stay where they are as well."""
+        clones = part.clones | _any(1 << k for k in atoms)
+        inside = tuple(sorted({*part.atoms, *atoms}))
+        made = Part(self._take_key(), inside, part.mask, part.up, part.down, clones)
+        self._replace((part,), made)
+        return made
+
+    def dissolve(self, part: Part, readers: Sequence[Part]) -> list[Part]:
+        """Recomputes a group in each of its readers instead of storing what it makes."""
+        grown = [self.clone(part.atoms, reader) for reader in readers]
+        del self.parts[part.key]
+        self._dissolved |= part.mask
+        for k in part.atoms:
+            self.homes[k].discard(part.key)
+            if self.owner[k] == part.key:
+                self.owner[k] = -1
+        return grown
+
+    def _take_key(self) -> int:
+        self._next += 1
+        return self._next - 1
+
+    def _replace(self, parts: Sequence[Part], made: Part) -> None:
+        keys = {p.key for p in parts}
+        for key in keys:
+            del self.parts[key]
+        self.parts[made.key] = made
+        for k in made.atoms:
+            if self.owner[k] in keys:
+                self.owner[k] = made.key
+            self.homes[k] = (self.homes[k] - keys) | {made.key}
+
+    def _owners_of(self, mask: int) -> list[Part]:
+        """The groups that own these atoms; a dissolved atom has none and orders nothing."""
+        keys = {self.owner[k] for k in bits(mask & ~self._dissolved)}
+        return [self.parts[key] for key in sorted(keys)]
+
+    def reads(self, part: Part) -> tuple[str, ...]:
+        """Base values that a group reads from memory, in order of first use."""
+        inside = set(part.atoms)
+        names = dict.fromkeys(
+            n
+            for k in part.atoms
+            for n in self.index.atoms[k].reads
+            if self.index.maker.get(n, -1) not in inside
+        )
+        return tuple(names)
+
+    def readers_of(self, part: Part) -> tuple[Part, ...]:
+        """Groups that read what this group stores, in order."""
+        found = {
+            home
+            for k in part.atoms
+            if self.owner[k] == part.key
+            for v in self.index.atoms[k].node.outputs
+            for r in self.index.readers.get(v.name, ())
+            for home in self.homes[r]
+            if home != part.key and k not in self.parts[home].atoms
+        }
+        return tuple(sorted((self.parts[h] for h in found), key=lambda p: (p.atoms, p.key)))
+
+    def sources_of(self, part: Part) -> tuple[Part, ...]:
+        """Groups that store what this group reads, in order."""
+        owners = {
+            self.owner[self.index.maker[n]] for n in self.reads(part) if n in self.index.maker
+        }
+        return tuple(self.parts[k] for k in sorted(owners) if k >= 0)
+
+
+def _any(masks: Iterable[int]) -> int:
+    total = 0
+    for m in masks:
+        total |= m
+    return total
+
+
+def _every(masks: Iterable[int]) -> int:
+    total = -1
+    for m in masks:
+        total &= m
+    return total
+
+
+def _closures(index: Index) -> tuple[list[int], list[int]]:
+    """For each atom the atoms above it and below it."""
+    count = len(index.atoms)
+    ups, downs = [0] * count, [0] * count
+    for a in index.atoms:
+        for name in a.reads:
+            source = index.maker.get(name)
+            if source is not None:
+                ups[a.number] |= ups[source] | 1 << source
+    for a in reversed(index.atoms):
+        for v in a.node.outputs:
+            for r in index.readers.get(v.name, ()):
+                downs[a.number] |= downs[r] | 1 << r
+    return ups, downs
