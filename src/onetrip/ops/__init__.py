@@ -1,1 +1,1 @@
-"""Floor 3: the operator table. Knows what operators mean and cost; knows no torch and no machine."""
+"""The operator table: one entry for each operator, from which everything else is derived."""

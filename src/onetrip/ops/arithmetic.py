@@ -48,7 +48,7 @@ from .rules import (
     promoted_float,
 )  # fmt: skip
 from .scalar import SCALAR_OPS
-from .schema import Attrs, Op
+from .schema import Attrs, Form, Op
 
 FLOAT_PAIRS = PAIRS + MIXED_PAIRS
 NUMERIC_PAIRS = tuple(s for s in MIXED_PAIRS if s.operands[0][0] != "bool")
@@ -73,7 +73,7 @@ def _add(a: Expr, b: Expr, attrs: Attrs, sign: int = 1) -> Expr:
 
 
 def _reference_add(a: Any, b: Any, attrs: Attrs) -> Any:
-    if np.result_type(np.asarray(a), np.asarray(b)) == bool:
+    if np.result_type(np.asarray(a), np.asarray(b)).kind == "b":
         return np.logical_or(a, b)
     return a + np.multiply(b, attrs.get("alpha", 1))
 
@@ -136,6 +136,11 @@ def _reference_div(a: Any, b: Any, attrs: Attrs) -> Any:
     a, b = np.asarray(a), np.asarray(b)
     a, b = a.astype(np.result_type(a, b)), b.astype(np.result_type(a, b))
     return SCALAR_OPS[_DIVISIONS[mode]].reference(a, b)
+
+
+def _nonzero(b: Any) -> Any:
+    """b, with 1 for integer zeros: dividing by those is an error that kernels report."""
+    return np.where(np.equal(b, 0) & (np.asarray(b).dtype.kind in "iu"), 1, b)
 
 
 def _reciprocal(x: Expr) -> Expr:
@@ -338,20 +343,19 @@ OPS: tuple[Op, ...] = (
                 with_attrs(_div), _reference_div, PAIRS + INT_PAIRS[:3] + MIXED_PAIRS + MODES,
                 types=pointwise(_quotient), compute=in_output, rounds=(0,), onnx=("Div",)),
     binary("remainder", lambda a, b: apply("remainder", a, b),
-           lambda a, b: np.remainder(a, np.where(np.equal(b, 0) & (np.asarray(b).dtype.kind in "iu"),
-                                                 1, b)),
+           lambda a, b: np.remainder(a, _nonzero(b)),
            forms=(*binary_forms("remainder"),
                   form("remainder.Scalar_Tensor", ("self", "other"))),
            rounds=BOTH),
     binary("fmod", lambda a, b: apply("fmod", a, b),
-           lambda a, b: np.fmod(a, np.where(np.equal(b, 0) & (np.asarray(b).dtype.kind in "iu"),
-                                            1, b)), onnx=("Mod",), rounds=BOTH),
+           lambda a, b: np.fmod(a, _nonzero(b)), onnx=("Mod",), rounds=BOTH),
     elementwise("pow", (
                   form("pow.Tensor_Tensor", ("self", "exponent")),
                   form("pow.Tensor_Scalar", ("self", "exponent")),
                   form("pow.Scalar", ("self", "exponent"))),
-           with_attrs(_pow), plain(np.power), tuple(sample(("f32", (3, 4)), e) for e in (2, 3, 0.5, -0.5, -1, -2, 1.7, 0))
-           + (sample(("bf16", (5,)), 2), sample(("f32", (4,)), ("f32", (4,))),
+           with_attrs(_pow), plain(np.power),
+           (*(sample(("f32", (3, 4)), e) for e in (2, 3, 0.5, -0.5, -1, -2, 1.7, 0)),
+              sample(("bf16", (5,)), 2), sample(("f32", (4,)), ("f32", (4,))),
               sample(2.0, ("f32", (4,))), sample(("i64", (4,)), 3),
               sample(("i64", (4,)), 0.5)), rounds=BOTH, onnx=("Pow",)),
     _same("square", lambda x: m.mul(x, x), np.square),
@@ -441,7 +445,7 @@ OPS: tuple[Op, ...] = (
                 with_attrs(_addcdiv),
                 lambda a, b, c, at: a + at.get("value", 1) * b / c, TRIPLES,
                 types=pointwise(promoted_float), compute=in_output),
-    elementwise("multiply_add", (), without_attrs(m.fma), plain(lambda a, b, c: a * b + c),
+    elementwise("multiply_add", (Form("prims.fma.default", ("a", "b", "c")),), without_attrs(m.fma), plain(lambda a, b, c: a * b + c),
                 tuple(sample(*s.operands[:2], ("f32", (3, 4))) for s in TRIPLES[:1]),
                 doc="a * b + c, rounded once: what eager's vector kernels compile to."),
     elementwise("clone", default_form("clone"),

@@ -87,7 +87,8 @@ def _comparison(name: str, onnx: str) -> Op:
     return elementwise(
         name, binary_forms(name), without_attrs(body), plain(SCALAR_OPS[name].reference),
         PAIRS + INT_PAIRS + MIXED_PAIRS, types=pointwise(boolean), compute=in_common,
-        rounds=(0, 1), rounds_on_gpu=() if name in ('eq', 'ne') else None, onnx=(onnx,) if onnx else (),
+        rounds=(0, 1), rounds_on_gpu=() if name in ("eq", "ne") else None,
+        onnx=(onnx,) if onnx else (),
     )  # fmt: skip
 
 

@@ -74,14 +74,24 @@ def composite(
     reference: Callable[..., Any],
     samples: Sequence[Sample],
     *,
+    kind: Kind = Kind.COMPOSITE,
     onnx: tuple[str, ...] = (),
     doc: str = "",
 ) -> Op:
     """An operator given by other operators."""
     return Op(
-        name, Kind.COMPOSITE, tuple(forms), types, Composite(expand), reference, tuple(samples),
+        name, kind, tuple(forms), types, Composite(expand), reference, tuple(samples),
         onnx=onnx, doc=doc,
     )  # fmt: skip
+
+
+def finish(build: Builder, node: Node, results: Sequence[Value | None]) -> Outputs:
+    """Results rounded to the outputs' dtypes; what `output_mask` does not ask for is absent."""
+    mask = node.attr.get("output_mask", (True,) * len(results))
+    return tuple(
+        convert(build, v, o.type.dtype) if v is not None and asked else None
+        for v, o, asked in zip(results, node.outputs, mask, strict=True)
+    )
 
 
 def one_dim(x: TensorType, at: Attrs) -> int:

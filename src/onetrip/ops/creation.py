@@ -155,7 +155,7 @@ def _triangle(op: str) -> Callable[[Shape, Node], Expr]:
 def _copy_read(out: Shape, node: Node) -> Expr:
     source = node.values[1].type
     own = out[len(out) - source.rank :]
-    index = tuple(0 if size == 1 else i for i, size in zip(own, source.shape, strict=False))
+    index = tuple(0 if size == 1 else i for i, size in zip(own, source.shape, strict=True))
     return m.to(load(node, 1, index), node.output.type.dtype)
 
 

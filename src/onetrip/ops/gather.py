@@ -56,7 +56,7 @@ def _embedding_read(out: Shape, node: Node) -> Expr:
 def _aligned(own: Shape, shape: Shape) -> Shape:
     """Right-aligned indices, 0 where the size is 1."""
     tail = own[len(own) - len(shape) :]
-    return tuple(0 if size == 1 else i for i, size in zip(tail, shape, strict=False))
+    return tuple(0 if size == 1 else i for i, size in zip(tail, shape, strict=True))
 
 
 def _index_select_type(operands: tuple[Any, ...], at: Attrs) -> Types:

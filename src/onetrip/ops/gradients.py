@@ -5,6 +5,7 @@ A gradient that the call does not ask for (`output_mask`) is absent.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from .composite import (
     composite,
     convert,
     dense,
+    finish,
     last_dims,
     one_dim,
     optional,
@@ -67,20 +69,11 @@ def _np_log_softmax_backward(g: Any, y: Any, at: Attrs) -> Any:
 
 def _masked(types: Types, at: Attrs) -> Types:
     mask = at.get("output_mask", (True,) * len(types))
-    return tuple(t if asked else ABSENT for t, asked in zip(types, mask, strict=False))
-
-
-def _finish(build: Builder, node: Node, results: list[Value | None]) -> Outputs:
-    """Rounded to the outputs' dtypes; what was not asked for is absent."""
-    mask = node.attr.get("output_mask", (True,) * len(results))
-    return tuple(
-        convert(build, v, o.type.dtype) if v is not None and asked else None
-        for v, o, asked in zip(results, node.outputs, mask, strict=False)
-    )
+    return tuple(t if asked else ABSENT for t, asked in zip(types, mask, strict=True))
 
 
 def _row_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
-    g, x, *rest = operands
+    x, *rest = operands[1:]
     shape = tuple(at["normalized_shape"])
     param = rest[-1].dtype if at.get("has_weight") or at.get("has_bias") else x.dtype
     types = (dense(x.dtype, x.shape), dense(param, shape), dense(param, shape))
@@ -113,7 +106,7 @@ def _layer_norm_backward(build: Builder, node: Node) -> Outputs:
     weighted = g if weight is None else build("mul", g, wide(build, weight))
     dx = _row_gradient(build, weighted, normal, scale, dims, True)
     dw = _over_rows(build, build("mul", g, normal), len(shape), shape)
-    return _finish(build, node, [dx, dw, _over_rows(build, g, len(shape), shape)])
+    return finish(build, node, [dx, dw, _over_rows(build, g, len(shape), shape)])
 
 
 def _rms_norm_backward(build: Builder, node: Node) -> Outputs:
@@ -125,7 +118,7 @@ def _rms_norm_backward(build: Builder, node: Node) -> Outputs:
     weighted = g if weight is None else build("mul", g, wide(build, weight))
     dx = _row_gradient(build, weighted, normal, scale, dims, False)
     dw = _over_rows(build, build("mul", g, normal), len(shape), shape)
-    return _finish(build, node, [dx, dw])
+    return finish(build, node, [dx, dw])
 
 
 def _np_row_backward(centred: bool) -> Any:
@@ -146,7 +139,7 @@ def _np_row_backward(centred: bool) -> Any:
 
 
 def _batch_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
-    g, x, *rest = operands
+    x, *rest = operands[1:]
     if at.get("train") and not (at.get("has_save_mean") and at.get("has_save_invstd")):
         raise Unsupported("the gradient of batch norm without saved statistics")
     param = rest[0].dtype if at.get("has_weight") else x.dtype
@@ -182,7 +175,7 @@ def _batch_backward(build: Builder, node: Node) -> Outputs:
     dx = _row_gradient(build, weighted, normal, scale, dims, True) if trained else build(
         "mul", weighted, scale
     )  # fmt: skip
-    return _finish(build, node, [dx, dw, db])
+    return finish(build, node, [dx, dw, db])
 
 
 def _np_batch_backward(g: Any, x: Any, *rest: Any) -> Any:
@@ -277,6 +270,39 @@ def _np_glu_backward(g: Any, x: Any, at: Attrs) -> Any:
     return np.concatenate([g * s, g * s * (1 - s) * a], at["dim"])
 
 
+def _sized_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
+    return (dense(operands[0].dtype, tuple(at["input_sizes"])),)
+
+
+def _into_zeros(op: str, keys: tuple[str, ...]) -> Callable[[Builder, Node], Outputs]:
+    """The gradient put into zeros at the place that was read."""
+
+    def expand(build: Builder, node: Node) -> Outputs:
+        g = tensor(node, 0)
+        size = tuple(node.attr["input_sizes"])
+        zeros = build("full", size=size, fill_value=0, dtype=g.type.dtype)
+        return (build(op, zeros, g, **{k: node.attr[k] for k in keys}),)
+
+    return expand
+
+
+def _np_slice_backward(g: Any, at: Attrs) -> Any:
+    dx = np.zeros(at["input_sizes"])
+    key = [slice(None)] * dx.ndim
+    key[at["dim"]] = slice(at["start"], at["end"], at["step"])
+    dx[tuple(key)] = g
+    return dx
+
+
+def _np_select_backward(g: Any, at: Attrs) -> Any:
+    dx = np.zeros(at["input_sizes"])
+    key: list[Any] = [slice(None)] * dx.ndim
+    key[at["dim"]] = at["index"]
+    dx[tuple(key)] = g
+    return dx
+
+
+SLICED = ("dim", "start", "end", "step")
 ROW = ("f32", (4, 6))
 STAT = ("f32+", (4, 1))
 ALL3 = (True, True, True)
@@ -336,6 +362,15 @@ OPS: tuple[Op, ...] = (
               _mse_backward_type, _mse_backward,
               lambda g, a, b, at: 2 * (a - b) * g / (a.size if at["reduction"] == MEAN else 1),
               (sample(("f32", ()), ROW, ROW, reduction=1), sample(ROW, ROW, ROW, reduction=0))),
+    composite("slice_backward",
+              default_form("slice_backward", ("grad_output",), ("input_sizes", *SLICED)),
+              _sized_type, _into_zeros("slice_scatter", SLICED), _np_slice_backward,
+              (sample(("f32", (4, 2)), input_sizes=(4, 6), dim=1, start=1, end=5, step=2),
+               sample(("bf16", (2, 6)), input_sizes=(4, 6), dim=0, start=2, end=4, step=1))),
+    composite("select_backward",
+              default_form("select_backward", ("grad_output",), ("input_sizes", "dim", "index")),
+              _sized_type, _into_zeros("select_scatter", ("dim", "index")), _np_select_backward,
+              (sample(("f32", (4,)), input_sizes=(4, 6), dim=1, index=-1),)),
     composite("glu_backward", default_form("glu_backward", ("grad_output", "self"), ("dim",)),
               _glu_backward_type, _glu_backward, _np_glu_backward,
               (sample(("f32", (4, 3)), ROW, dim=-1),)),

@@ -116,7 +116,7 @@ def _pads(x: TensorType, at: Attrs) -> list[tuple[Dim, Dim]]:
 
 def _pad_type(operands: tuple[Any, ...], at: Attrs) -> Rows:
     x = operands[0]
-    sizes = zip(x.shape, _pads(x, at), strict=False)
+    sizes = zip(x.shape, _pads(x, at), strict=True)
     shape = tuple(add(add(size, low), high) for size, (low, high) in sizes)
     return (TensorType.dense(check_compiled(x.dtype), shape),)
 
@@ -125,7 +125,7 @@ def _pad_read(out: Shape, node: Node) -> Expr:
     x, y = node.values[0].type, node.output.type
     guard: Expr | None = None
     index: list[Dim] = []
-    for i, size, wide, (low, high) in zip(out, x.shape, y.shape, _pads(x, node.attr), strict=False):
+    for i, size, wide, (low, high) in zip(out, x.shape, y.shape, _pads(x, node.attr), strict=True):
         index.append(add(i, mul(low, -1)))
         start = low if not isinstance(low, int) or low > 0 else 0
         stop = wide if isinstance(high, int) and high <= 0 else add(low, size)
@@ -171,7 +171,8 @@ def _np_pad(x: Any, at: Attrs) -> Any:
     pads = [(int(a), int(b)) for a, b in _pads(TensorType(None, x.shape, ()), at)]  # type: ignore[arg-type]
     wide = np.pad(x, [(max(a, 0), max(b, 0)) for a, b in pads],
                   constant_values=at.get("value", 0))  # fmt: skip
-    return wide[tuple(slice(max(-a, 0), n - max(-b, 0)) for (a, b), n in zip(pads, wide.shape, strict=False))]
+    sizes = zip(pads, wide.shape, strict=True)
+    return wide[tuple(slice(max(-a, 0), n - max(-b, 0)) for (a, b), n in sizes)]
 
 
 def _np_slice_scatter(x: Any, source: Any, at: Attrs) -> Any:

@@ -21,7 +21,7 @@ def _taps(x: Any, w: Any, out: tuple[int, ...], at: Attrs) -> Any:
     rank = x.ndim - 2
     stride, dilation = (pair(at[k], rank) for k in ("stride", "dilation"))
     for tap in every(*(range(n) for n in w.shape[2:])):
-        starts = [t * d for t, d in zip(tap, dilation, strict=False)]
+        starts = [t * d for t, d in zip(tap, dilation, strict=True)]
         cut = tuple(
             slice(b, b + s * (n - 1) + 1, s) for b, s, n in zip(starts, stride, out, strict=True)
         )
@@ -31,7 +31,7 @@ def _taps(x: Any, w: Any, out: tuple[int, ...], at: Attrs) -> Any:
 def _padded(x: Any, at: Attrs) -> tuple[Any, tuple[Any, ...]]:
     pad = pair(at["padding"], x.ndim - 2)
     wide = np.pad(x, [(0, 0), (0, 0), *((p, p) for p in pad)])
-    inner = tuple(slice(p, p + n) for p, n in zip(pad, x.shape[2:], strict=False))
+    inner = tuple(slice(p, p + n) for p, n in zip(pad, x.shape[2:], strict=True))
     return wide, (slice(None), slice(None), *inner)
 
 
@@ -42,7 +42,7 @@ def _grouped(a: Any, groups: int, axis: int) -> Any:
 def _sizes(x: Any, w: Any, at: Attrs) -> tuple[int, ...]:
     rank = x.ndim - 2
     stride, pad, dilation = (pair(at[k], rank) for k in ("stride", "padding", "dilation"))
-    rows = zip(x.shape[2:], w.shape[2:], stride, pad, dilation, strict=False)
+    rows = zip(x.shape[2:], w.shape[2:], stride, pad, dilation, strict=True)
     return tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in rows)
 
 

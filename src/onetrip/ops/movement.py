@@ -150,17 +150,18 @@ def _expand_shape(x: TensorType, at: Attrs) -> Shape:
     size = tuple(at["size"])
     lead = len(size) - x.rank
     own = (*size[:lead], *x.shape)
-    return tuple(o if isinstance(s, int) and s == -1 else s for s, o in zip(size, own, strict=False))
+    pairs = zip(size, own, strict=True)
+    return tuple(o if isinstance(s, int) and s == -1 else s for s, o in pairs)
 
 
 def _expanded(out: Shape, x: TensorType, y: TensorType, at: Attrs) -> Shape:
     own = out[len(out) - x.rank :]
-    return tuple(0 if size == 1 else i for i, size in zip(own, x.shape, strict=False))
+    return tuple(0 if size == 1 else i for i, size in zip(own, x.shape, strict=True))
 
 
 def _expand_view(x: TensorType, y: TensorType, at: Attrs) -> Strided:
     lead = y.rank - x.rank
-    pairs = zip(y.shape[lead:], x.shape, x.strides, strict=False)
+    pairs = zip(y.shape[lead:], x.shape, x.strides, strict=True)
     own = tuple(0 if size == 1 and wide != 1 else stride for wide, size, stride in pairs)
     return (0,) * lead + own, 0
 
@@ -173,12 +174,12 @@ def _repeat_shape(x: TensorType, at: Attrs) -> Shape:
 
 def _repeated(out: Shape, x: TensorType, y: TensorType, at: Attrs) -> Shape:
     own = out[len(out) - x.rank :]
-    return tuple(0 if size == 1 else i % size for i, size in zip(own, x.shape, strict=False))
+    return tuple(0 if size == 1 else i % size for i, size in zip(own, x.shape, strict=True))
 
 
 def _flipped(out: Shape, x: TensorType, y: TensorType, at: Attrs) -> Shape:
     dims = {normal_dim(d, x.rank) for d in at["dims"]}
-    pairs = enumerate(zip(out, x.shape, strict=False))
+    pairs = enumerate(zip(out, x.shape, strict=True))
     return tuple(add(size, -1) - i if k in dims else i for k, (i, size) in pairs)
 
 
@@ -289,7 +290,7 @@ def _diagonal_shape(x: TensorType, at: Attrs) -> Shape:
 def _on_diagonal(out: Shape, x: TensorType, y: TensorType, at: Attrs) -> Shape:
     a, b, row, column, _ = _diagonal_of(x, at)
     index: list[Dim] = [0] * x.rank
-    for k, i in zip(_diagonal_rest(x, a, b), out, strict=False):
+    for k, i in zip(_diagonal_rest(x, a, b), out[:-1], strict=True):
         index[k] = i
     index[a], index[b] = add(out[-1], row), add(out[-1], column)
     return tuple(index)
@@ -307,7 +308,8 @@ def _as_strided_shape(x: TensorType, at: Attrs) -> Shape:
     numbers = (*size, *stride, offset, x.numel)
     if not all(isinstance(d, int) for d in numbers) or not x.is_contiguous:
         raise Unsupported("as_strided of a symbolic or strided tensor is not provably inside")
-    last = offset + sum((n - 1) * s for n, s in zip(size, stride, strict=False)) if 0 not in size else 0
+    reach = sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+    last = 0 if 0 in size else offset + reach
     numel = x.numel
     if not isinstance(numel, int) or last >= max(numel, 1):
         raise Unsupported("as_strided reads outside of its operand")
@@ -316,7 +318,7 @@ def _as_strided_shape(x: TensorType, at: Attrs) -> Shape:
 
 def _as_strided(out: Shape, x: TensorType, y: TensorType, at: Attrs) -> Shape:
     flat: Dim = at.get("storage_offset") or 0
-    for i, stride in zip(out, at["stride"], strict=False):
+    for i, stride in zip(out, at["stride"], strict=True):
         flat = add(flat, mul(i, stride))
     return reshape_index((flat,), x.shape, (product(list(x.shape)),))
 
@@ -389,8 +391,9 @@ _SQUEEZES = tuple(
     for k, a in (("default", ()), ("dim", ("dim",)), ("dims", ("dim",)))
 )
 OPS: tuple[Op, ...] = (
-    row("view", tuple(form(f"{n}.default", ("self",), ("size",)) for n in ("view", "_unsafe_view"))
-        + (form("reshape.default", ("self",), ("shape",)),),
+    row("view", (form("view.default", ("self",), ("size",)),
+                 form("_unsafe_view.default", ("self",), ("size",)),
+                 form("reshape.default", ("self",), ("shape",))),
         lambda x, at: _view_shape(x, at if "size" in at else {"size": at["shape"]}),
         _reshaped, _reshape_view,
         lambda x, at: np.reshape(x, at.get("size", at.get("shape"))),

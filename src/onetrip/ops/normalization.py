@@ -20,6 +20,7 @@ from .composite import (
     convert,
     count_of,
     dense,
+    finish,
     last_dims,
     one_dim,
     optional,
@@ -124,8 +125,7 @@ def _layer_norm(build: Builder, node: Node) -> Outputs:
     scale = inverse_deviation(build, variance, node.attr.get("eps", 1e-5))
     params = optional(node, ("weight", "bias"), 1)
     y = _affine(build, build("mul", centred, scale), params["weight"], params["bias"])
-    results = (y, mean, scale)
-    return tuple(convert(build, v, o.type.dtype) for v, o in zip(results, node.outputs, strict=False))
+    return finish(build, node, (y, mean, scale))
 
 
 def _rms_norm_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
@@ -144,7 +144,7 @@ def _rms_norm(build: Builder, node: Node) -> Outputs:
     scale = inverse_deviation(build, square, eps)
     weight = optional(node, ("weight",), 1)["weight"]
     y = _affine(build, build("mul", x, scale), weight, None)
-    return tuple(convert(build, v, o.type.dtype) for v, o in zip((y, scale), node.outputs, strict=False))
+    return finish(build, node, (y, scale))
 
 
 def _np_layer_norm(x: Any, *rest: Any) -> Any:
@@ -203,8 +203,7 @@ def _group_norm(build: Builder, node: Node) -> Outputs:
         shift = build("add", shift, per_channel(build, wide(build, params["bias"]), rank))
     y = build("multiply_add", x, scale, shift)
     stats = (build("view", v, size=(n, groups)) for v in (mean, inverse))
-    results = (y, *stats)
-    return tuple(convert(build, v, o.type.dtype) for v, o in zip(results, node.outputs, strict=False))
+    return finish(build, node, (y, *stats))
 
 
 def _np_group_norm(x: Any, *rest: Any) -> Any:
@@ -251,7 +250,7 @@ def _scaled(
     weight: Value | None,
     bias: Value | None,
 ) -> Value:
-    """x * scale + shift from statistics of each channel (vectors), as eager's CPU kernel fuses it."""
+    """x * scale + shift from statistics of each channel, fused as in eager's CPU kernel."""
     scale = inverse if weight is None else build("mul", inverse, wide(build, weight))
     against = build("neg", mean)
     if bias is None:
@@ -289,7 +288,7 @@ def _batch(build: Builder, node: Node) -> Outputs:
         count = count_of(x, dims)
         unbiased = build("div", build("mul", variance, count), count - 1)
         results += [_moving(build, old[0], mean, node), _moving(build, old[1], unbiased, node)]
-    return tuple(convert(build, v, o.type.dtype) for v, o in zip(results, node.outputs, strict=False))
+    return finish(build, node, results)
 
 
 def _moving(build: Builder, old: Value, new: Value, node: Node) -> Value:
@@ -317,7 +316,7 @@ def _np_batch(x: Any, *rest: Any) -> Any:
     if not at.get("has_running_mean", False):
         return _np_affine(y, params, at, shape), mean, scale
     n, m = x.size / x.shape[1], at["momentum"]
-    new = [m * v + (1 - m) * r for v, r in zip((mean, var * n / (n - 1)), params[-2:], strict=False)]
+    new = [m * v + (1 - m) * r for v, r in zip((mean, var * n / (n - 1)), params[-2:], strict=True)]
     return (_np_affine(y, params[:-2], at, shape), mean, scale, *new)
 
 

@@ -88,11 +88,13 @@ def _convolution_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
         channels = mul(w.shape[1], at["groups"])
         sizes = [
             add(add(mul(add(n, -1), s), mul(p, -2)), add(mul(d, add(k, -1)), add(e, 1)))
-            for n, k, s, p, d, e in zip(x.shape[2:], w.shape[2:], stride, pad, dilation, extra, strict=False)
+            for n, k, s, p, d, e in zip(
+                x.shape[2:], w.shape[2:], stride, pad, dilation, extra, strict=True
+            )
         ]
     else:
         channels = w.shape[0]
-        rows = zip(x.shape[2:], w.shape[2:], stride, pad, dilation, strict=False)
+        rows = zip(x.shape[2:], w.shape[2:], stride, pad, dilation, strict=True)
         sizes = [_window(*row) for row in rows]
     return (dense(x.dtype, (x.shape[0], channels, *sizes)),)
 
@@ -107,7 +109,7 @@ def _convolution_flops(node: Node) -> Dim:
 def _gradient_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
     g, x, w = operands
     types = (dense(x.dtype, x.shape), dense(w.dtype, w.shape), dense(w.dtype, (g.shape[1],)))
-    return tuple(t if asked else ABSENT for t, asked in zip(types, at["output_mask"], strict=False))
+    return tuple(t if asked else ABSENT for t, asked in zip(types, at["output_mask"], strict=True))
 
 
 def _gradient_flops(node: Node) -> Dim:
@@ -159,7 +161,7 @@ def _pool_type(count: int) -> TypeRule:
         kernel = pair(at["kernel_size"], 2)
         stride = pair(at.get("stride") or kernel, 2)
         pad, dilation = pair(at.get("padding", 0), 2), pair(at.get("dilation", 1), 2)
-        rows = zip(x.shape[-2:], kernel, stride, pad, dilation, strict=False)
+        rows = zip(x.shape[-2:], kernel, stride, pad, dilation, strict=True)
         shape = (*x.shape[:-2], *(_window(*row) for row in rows))
         return (dense(x.dtype, shape), dense(i64, shape))[:count]
 

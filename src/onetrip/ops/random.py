@@ -24,7 +24,9 @@ MASK = 0xFFFFFFFF
 
 
 def philox_uniform(seed: int, count: int) -> Any:
-    """`count` uniform f32 numbers of the stream of `seed`: Philox4x32-10, word i % 4 of block i // 4.
+    """`count` uniform f32 numbers of the stream of `seed`.
+
+    Philox4x32-10; number i is word i % 4 of block i // 4.
 
     Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
     """

@@ -173,7 +173,7 @@ OPS: tuple[Op, ...] = (
           ("ReduceSum",)),
     _fold("mean", (form("mean.dim", ("self",), ALL), form("mean.default", ("self",), ("dtype",))),
           asked_float, Reduce("sum", dims_of, _in_output, _over_count), along(np.mean),
-          DIMS + (sample(("i64", (2, 3)), dim=(1,), dtype="f32"),), ("ReduceMean",)),
+          (*DIMS, sample(("i64", (2, 3)), dim=(1,), dtype="f32")), ("ReduceMean",)),
     _fold("prod", (form("prod.default", ("self",), ("dtype",)),
                    form("prod.dim_int", ("self",), ALL)),
           summed, _summing("prod"), along(np.prod), (sample(("f32", (7,))), *ONE_DIM),

@@ -129,7 +129,7 @@ def broadcast(shapes: Sequence[tuple[Dim, ...]]) -> tuple[Dim, ...]:
     """
     rank = max((len(s) for s in shapes), default=0)
     padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
-    return tuple(_stretch(column) for column in zip(*padded, strict=False))
+    return tuple(_stretch(column) for column in zip(*padded, strict=True))
 
 
 def _stretch(column: tuple[Dim, ...]) -> Dim:
@@ -158,7 +158,7 @@ def is_dense(t: TensorType) -> bool:
         return t.is_contiguous
     shape, strides = numbers[: t.rank], numbers[t.rank :]
     step = 1
-    for stride, size in sorted((st, sz) for st, sz in zip(strides, shape, strict=False) if sz != 1):
+    for stride, size in sorted((st, sz) for st, sz in zip(strides, shape, strict=True) if sz != 1):
         if stride != step:
             return False
         step *= size

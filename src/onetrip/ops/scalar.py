@@ -113,7 +113,8 @@ def _truncdiv(a: Array, b: Array) -> Array:
         return np.trunc(a / b)
     safe = np.where(np.asarray(b) == 0, 1, b)
     quotient: Array = np.floor_divide(a, safe)
-    return quotient + ((np.remainder(a, safe) != 0) & ((a < 0) != (safe < 0))).astype(quotient.dtype)
+    below = (np.remainder(a, safe) != 0) & ((a < 0) != (safe < 0))
+    return quotient + below.astype(quotient.dtype)
 
 
 def _remainder(a: Array, b: Array) -> Array:
@@ -127,13 +128,16 @@ def _maximum(a: Array, b: Array) -> Array:
     return np.maximum(a, b)
 
 
-def _shift(op: Callable[[Array, Array], Array], fill: Callable[[Array], Array]) -> Callable[..., Array]:
+def _shift(
+    op: Callable[[Array, Array], Array], fill: Callable[[Array], Array]
+) -> Callable[..., Array]:
     """Shifts by a count outside [0, bits) as PyTorch defines them."""
 
     def shifted(a: Array, n: Array) -> Array:
         bits = np.asarray(a).dtype.itemsize * 8
         outside = (n < 0) | (n >= bits)
-        return np.where(outside, fill(a), op(a, np.where(outside, 0, n))).astype(a.dtype)
+        found: Array = np.where(outside, fill(a), op(a, np.where(outside, 0, n)))
+        return found.astype(a.dtype)
 
     return shifted
 
@@ -169,7 +173,9 @@ def _leaf(name: str, arity: int, fn: Callable[..., Array], flops: int = 1, **mor
     return ScalarOp(name, arity, Unit.ALU, flops, fn, integer_too=True, **more)
 
 
-def _float(name: str, arity: int, fn: Callable[..., Array], flops: int = 1, **more: Any) -> ScalarOp:
+def _float(
+    name: str, arity: int, fn: Callable[..., Array], flops: int = 1, **more: Any
+) -> ScalarOp:
     return ScalarOp(name, arity, Unit.ALU, flops, fn, **more)
 
 

@@ -21,7 +21,7 @@ from enum import Enum
 from typing import Any, Protocol
 
 from ..base.dtype import DType
-from ..base.sym import Dim, Sym, Var
+from ..base.sym import Dim, Var
 from ..ir.expr import Expr
 from ..ir.graph import Node, Operand, Value
 from ..ir.types import TensorType
@@ -59,7 +59,7 @@ class Builder(Protocol):
     Types of the outputs come from the operators' own type rules.
     """
 
-    def __call__(self, op: str, *operands: Operand | bool | int | float | Sym, **attrs: Any) -> Value:
+    def __call__(self, op: str, *operands: Operand | Dim | bool | float, **attrs: Any) -> Value:
         """Adds `op` on operands; numbers become Scalars."""
         ...
 
@@ -183,6 +183,7 @@ class Exactness:
 
     @property
     def matched(self) -> bool:
+        """Whether every bit is eager's."""
         return self.ulp == 0
 
 
@@ -204,7 +205,7 @@ class Op:
         reference: numpy function on (operand arrays or numbers..., attrs) -> array or tuple of
             arrays, in f64 and i64; attrs is a mapping and comes last.
         samples: small inputs for the conformance test.
-        exactness: per backend (`cpp`, `triton`); derived from the body by ops/table.py when empty.
+        exactness: per backend (`cpp`, `triton`); ops/exactness.py derives what is not declared.
     """
 
     name: str

@@ -6,6 +6,7 @@ Pure functions of dims and strides; knows neither nodes nor expressions.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from ..base.errors import Unsupported
 from ..base.sym import Dim, add, floordiv, is_nonnegative, mod, mul, product
@@ -110,7 +111,7 @@ def _common_step(dims: Sequence[tuple[Dim, Dim]]) -> Dim | None:
     real = [(size, stride) for size, stride in dims if size != 1]
     if not real:
         return 1
-    for (_, outer), (size, stride) in zip(real, real[1:], strict=False):
+    for (_, outer), (size, stride) in pairwise(real):
         if not same_dim(outer, mul(size, stride)):
             return None
     return real[-1][1]
@@ -125,7 +126,7 @@ def _split_stride(step: Dim, sizes: Sequence[Dim]) -> list[Dim]:
 
 
 def clamp_bound(value: Dim | None, size: Dim, default: Dim) -> Dim:
-    """A slice bound as Python counts it, inside [0, size]; Unsupported when that is not provable."""
+    """A slice bound as Python counts it, inside [0, size]; Unsupported if that is not provable."""
     if value is None:
         return default
     if isinstance(value, int) and value < 0:

@@ -23,6 +23,7 @@ from .composite import (
     convert,
     count_of,
     dense,
+    finish,
     reduced_dims,
     tensor,
     wide,
@@ -31,7 +32,7 @@ from .normalization import moments
 from .reduction import along
 from .rows import default_form, form, sample
 from .rules import Arg, asked_float, concrete, first, index_dtype, like_first, normal_dim, reduction
-from .schema import Attrs, Builder, Op
+from .schema import Attrs, Builder, Kind, Op
 
 Types = tuple[TensorType, ...]
 
@@ -65,7 +66,7 @@ def _var(root: bool, with_mean: bool) -> Callable[[Builder, Node], Outputs]:
         variance, mean = _variance(build, node)
         spread = build("sqrt", variance) if root else variance
         results = (spread, mean) if with_mean else (spread,)
-        return tuple(convert(build, v, o.type.dtype) for v, o in zip(results, node.outputs, strict=False))
+        return finish(build, node, results)
 
     return expand
 
@@ -389,10 +390,10 @@ OPS: tuple[Op, ...] = (
               _split_type, _split, _np_split,
               (sample(PIECES, split_size=3, dim=1), sample(PIECES, split_sizes=(1, 4, 2), dim=-2),
                sample(PIECES, chunks=2, dim=0), sample(PIECES, chunks=3, dim=1)),
-              onnx=("Split",)),
+              kind=Kind.MOVEMENT, onnx=("Split",)),
     composite("unbind", (form("unbind.int", ("self",), ("dim",)),), _unbind_type, _unbind,
               lambda x, at: tuple(np.moveaxis(x, at.get("dim", 0), 0)),
-              (sample(PIECES), sample(PIECES, dim=-1))),
+              (sample(PIECES), sample(PIECES, dim=-1)), kind=Kind.MOVEMENT),
     composite("glu", default_form("glu", ("self",), ("dim",)), _glu_type, _glu, _np_glu,
               (sample(("f32", (3, 8))), sample(("bf16", (4, 3)), dim=0))),
     composite("log_sigmoid_forward", default_form("log_sigmoid_forward"), like_first(2),

@@ -55,7 +55,7 @@ def _renamed(
         raise _wrong(node, f"{len(node.outputs)} outputs", f"{len(results)}")
     produced = {v.name for n in recorder.nodes for v in n.outputs}
     final: dict[str, Value] = {}
-    for own, result in zip(node.outputs, results):
+    for own, result in zip(node.outputs, results, strict=True):
         if result is None:
             continue
         _check(node, own, result)

@@ -1,0 +1,110 @@
+"""How far each operator may stand from eager, per backend: as declared, else derived here.
+
+An operator of exact steps (IEEE arithmetic, comparisons, positions, casts) is matched: both sides
+round the same true values. Special functions are as measured for their leaf. Where the order of
+summation is free, or eager itself is far from the true value, the rule is BOUNDED.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import cache
+from itertools import count
+
+from ..ir.expr import Apply, Expr, Load, walk
+from ..ir.graph import Node, Origin, Value
+from .build import Recorder, sample_node
+from .element import element
+from .scalar import SCALAR_OPS, Unit
+from .schema import (
+    MATCHED,
+    Composite,
+    Elementwise,
+    Exactness,
+    Op,
+    Reduce,
+    Scanning,
+    ulp,
+)
+from .table import OPS
+
+BOUNDED = Exactness(math.inf)
+"""No farther from the true value than twice eager's own distance plus 4 ulp."""
+BACKENDS = ("cpp", "triton")
+SUMMING = frozenset({"sum", "prod", "welford", "online_softmax", "affine"})
+"""Monoids whose result depends on the order of combination."""
+
+# Eager's f32 and f64 kernels of these call other library functions than its compound kernels do;
+# all others share theirs with the C++ prelude.
+_CPP_ALONE = frozenset({
+    "exp", "log", "log2", "log10", "sin", "cos", "tan", "asin", "acos", "atan", "tanh", "erf",
+    "erfc", "sqrt",
+})  # fmt: skip
+_CPP_FAR = frozenset({"erf", "erfc"})
+_TRITON_MATCHED = frozenset({"exp", "tanh", "log1p", "sin", "sigmoid"})
+
+
+def of(op: Op) -> Mapping[str, Exactness]:
+    """The exactness on every backend."""
+    return {backend: _of(op.name, backend) for backend in BACKENDS}
+
+
+@cache
+def _of(name: str, backend: str) -> Exactness:
+    op = OPS[name]
+    if backend in op.exactness:
+        return op.exactness[backend]
+    if isinstance(op.body, Elementwise):
+        return _worst([_elementwise(node, op.body, backend) for node in _samples(op)])
+    if isinstance(op.body, Reduce | Scanning):
+        return BOUNDED if op.body.monoid in SUMMING else MATCHED
+    if isinstance(op.body, Composite):
+        return _worst([_composite(node, op.body, backend) for node in _samples(op)])
+    return MATCHED
+
+
+def _samples(op: Op) -> list[Node]:
+    return [sample_node(op, number) for number in range(len(op.samples))]
+
+
+def _worst(found: list[Exactness]) -> Exactness:
+    return max(found, key=lambda e: e.ulp)
+
+
+def _elementwise(node: Node, body: Elementwise, backend: str) -> Exactness:
+    """From the leaves of the element's expression."""
+    loads = [
+        Load(x.name, (0,) * x.type.rank, x.type.dtype) if isinstance(x, Value) else _nothing(node)
+        for x in node.inputs
+    ]
+    value = element(body, node, loads, gpu=backend == "triton")
+    applied = [e.op for e in walk((value,)) if isinstance(e, Apply)]
+    special = [n for n in applied if SCALAR_OPS[n].unit is Unit.SPECIAL or n in _CPP_ALONE]
+    rules = {"cpp": _on_cpp, "triton": _on_triton}
+    return rules[backend](special, alone=len(applied) == 1)
+
+
+def _nothing(node: Node) -> Expr:
+    """A stand-in for a number, at which `element` does not look."""
+    return Load("", (), node.outputs[0].type.dtype)
+
+
+def _on_cpp(special: list[str], alone: bool) -> Exactness:
+    if _CPP_FAR & set(special):
+        return BOUNDED
+    return ulp(1) if alone and set(special) & _CPP_ALONE else MATCHED
+
+
+def _on_triton(special: list[str], alone: bool) -> Exactness:
+    specials = {n for n in special if SCALAR_OPS[n].unit is Unit.SPECIAL}
+    if not specials:
+        return MATCHED
+    return MATCHED if alone and specials <= _TRITON_MATCHED else BOUNDED
+
+
+def _composite(node: Node, body: Composite, backend: str) -> Exactness:
+    numbers = count()
+    recorder = Recorder(lambda: f"v{next(numbers)}", Origin(), 0)
+    body.expand(recorder, node)
+    return _worst([MATCHED, *(_of(n.op, backend) for n in recorder.nodes)])
