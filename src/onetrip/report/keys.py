@@ -1,0 +1,196 @@
+"""Names that survive from one capture to the next, and what a user's name means.
+
+    key  ::= module ":" operator "#" ordinal "@" shapes      one eager call
+    node ::= key | key "[" number "]"                        one of the nodes that a call became
+
+`ordinal` counts the calls of one operator in one module; `shapes` is a hash of what goes in and
+comes out. Names of traced nodes shift with every edit of a model and are no part of a key. Must
+not know plans or files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from ..base.errors import UsageError
+from ..ir.graph import Graph, Node
+
+MOST_LISTED = 12
+"""Names that an error lists."""
+
+
+def call_name(node: Node) -> str:
+    """The operator as the user knows it: `aten.native_layer_norm.default` -> `layer_norm`."""
+    parts = node.origin.call.split(".")
+    name = parts[1] if len(parts) > 1 else node.op
+    return name.strip("_").removeprefix("native_")
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call that eager makes, as the nodes it became.
+
+    Attributes:
+        key: see the head of this file.
+        op: the operator's name; `aliases` are others that it answers to.
+        module: path of the module that makes the call.
+        nodes: in graph order.
+    """
+
+    key: str
+    op: str
+    module: str
+    nodes: tuple[Node, ...]
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of its nodes."""
+        return tuple(n.name for n in self.nodes)
+
+    @cached_property
+    def words(self) -> frozenset[str]:
+        """What this call answers to, apart from names of nodes."""
+        plain, whole = self.key.split("@")[0], self.key
+        own = {self.op, whole, plain, plain.split(":", 1)[1]}
+        if len(self.nodes) == 1:
+            own.add(self.nodes[0].op)
+        return frozenset(own)
+
+    def answers(self, text: str) -> bool:
+        """Whether a name is this call's: operator, key, or (the end of) its module and operator."""
+        if text in self.words:
+            return True
+        for mark in (":", "."):
+            path, _, op = text.rpartition(mark)
+            if path and op in self.words and f".{self.module}".endswith(f".{path}"):
+                return True
+        return False
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The calls of a graph by key, and its nodes' keys."""
+
+    calls: tuple[Call, ...]
+
+    @cached_property
+    def by_key(self) -> dict[str, Call]:
+        """Calls by their key."""
+        return {c.key: c for c in self.calls}
+
+    @cached_property
+    def by_node(self) -> dict[str, str]:
+        """Keys of nodes by the node's name."""
+        found: dict[str, str] = {}
+        for call in self.calls:
+            for k, node in enumerate(call.nodes):
+                key = call.key if len(call.nodes) == 1 else f"{call.key}[{k}]"
+                found.update({v.name: key for v in node.outputs} | {node.name: key})
+        return found
+
+    @cached_property
+    def call_of(self) -> dict[str, Call]:
+        """The call of each node, by the node's name."""
+        return {name: c for c in self.calls for name in c.names}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Equal for graphs with equal calls."""
+        return _digest(sorted(self.by_key))
+
+
+def keys_of(graph: Graph) -> Keys:
+    """The calls of a graph, in order of their first node."""
+    members: dict[tuple[int, str], list[Node]] = {}
+    for node in graph.nodes:
+        group = (node.call, "" if node.call >= 0 else node.name)
+        members.setdefault(group, []).append(node)
+    count: dict[tuple[str, str], int] = {}
+    calls: list[Call] = []
+    for nodes in members.values():
+        op, module = call_name(nodes[0]), nodes[0].origin.module
+        ordinal = count.get((module, op), 0)
+        count[module, op] = ordinal + 1
+        key = f"{module}:{op}#{ordinal}@{_shapes(nodes)}"
+        calls.append(Call(key, op, module, tuple(nodes)))
+    return Keys(tuple(calls))
+
+
+def _shapes(nodes: Sequence[Node]) -> str:
+    """A hash of the types that go in and of those that come out last."""
+    inside = {v.name for n in nodes for v in n.outputs}
+    into = [str(v.type) for n in nodes for v in n.values if v.name not in inside]
+    return _digest([*into, *(str(v.type) for v in nodes[-1].outputs)])
+
+
+def _digest(parts: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:8]
+
+
+# ------------------------------------------------------------------ what a user's name means
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a name means: nodes of one graph, and the call they belong to."""
+
+    graph: int
+    call: Call
+    names: tuple[str, ...]
+
+
+def resolve(text: str, graphs: Sequence[tuple[str, Keys]]) -> Found:
+    """The one call or node that a name means.
+
+    Args:
+        text: an operator, a node's name, a module path and operator (`encoder.0.mlp:gelu` or with
+            a dot), or a key; `backward/gelu` looks in one graph.
+        graphs: names of the graphs and their keys.
+
+    Raises:
+        UsageError: the name means nothing, or several things, which are then listed.
+    """
+    matches = [f for k, (name, keys) in enumerate(graphs) for f in _matches(text, k, name, keys)]
+    if len(matches) == 1:
+        return matches[0]
+    one = len(graphs) == 1
+    if matches:
+        listed = [m.call.key if one else f"{graphs[m.graph][0]}/{m.call.key}" for m in matches]
+        raise UsageError(
+            f"{text!r} means {len(matches)} calls",
+            expected="the name of one",
+            found=_listed(listed),
+            next_step="give one of these, or its module path and operator",
+        )
+    known = dict.fromkeys(c.op for _, keys in graphs for c in keys.calls)
+    raise UsageError(
+        f"no call is named {text!r}",
+        expected=f"an operator, a node or module:operator; the operators are {_listed(known)}",
+        found=repr(text),
+        next_step="print(plan) shows the operators of every group",
+    )
+
+
+def _matches(text: str, number: int, graph: str, keys: Keys) -> list[Found]:
+    prefix, slash, rest = text.partition("/")
+    if slash:
+        if prefix != graph:
+            return []
+        text = rest
+    calls = [Found(number, c, c.names) for c in keys.calls if c.answers(text)]
+    if calls:
+        return calls
+    call = keys.call_of.get(text)
+    if call is not None:
+        return [Found(number, call, call.names if call.names[-1] == text else (text,))]
+    node = next((n for n, key in keys.by_node.items() if key == text), None)
+    return [Found(number, keys.call_of[node], (node,))] if node in keys.call_of else []
+
+
+def _listed(names: Iterable[str]) -> str:
+    found = list(names)
+    more = len(found) - MOST_LISTED
+    return ", ".join(found[:MOST_LISTED]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,185 @@
+"""A GraphPlan as the records of the schema: names of traced nodes become keys.
+
+Must not know JSON or tables.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from ..base.sym import Dim, render
+from ..cost.sizes import number
+from ..ir.graph import Graph, Value
+from ..plan import plan as planned
+from ..plan.decision import REASONS
+from ..plan.memory import Placed
+from . import schema
+from .keys import Keys
+from .schema import Line
+
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_TEMPLATE_WORDS = frozenset(
+    word for r in REASONS.values() for t in (r.sentence, r.remedy) for word in _WORD.findall(t)
+)
+"""Words of the sentences themselves: never taken for the name of a node."""
+
+
+def graph_record(
+    name: str, role: str, keys: Keys, plan: planned.GraphPlan, lines: Sequence[Line]
+) -> schema.Graph:
+    """The record of one planned graph.
+
+    Args:
+        name: of the graph within its model.
+        keys: of the plan's graph.
+        lines: the user's wishes that it honours.
+    """
+    totals = plan.totals
+    return schema.Graph(
+        name=name,
+        role=role,
+        key=keys.fingerprint,
+        kernels=totals.kernels,
+        traffic_bytes=totals.traffic_bytes,
+        peak_bytes=totals.peak_bytes,
+        output_bytes=_output_bytes(plan.graph),
+        estimated_us=totals.estimated_us,
+        bound_us=totals.bound_us,
+        bound_kind=totals.bound_kind,
+        eligible_bytes=totals.eligible_bytes,
+        generated_bytes=totals.generated_bytes,
+        arena_bytes=_formula(plan.memory.arena_bytes),
+        groups=tuple(_group(g, keys) for g in plan.groups),
+        boundaries=tuple(_boundary(b, keys) for b in plan.boundaries),
+        memory=tuple(_buffer(p, keys) for p in plan.memory.buffers),
+        lines=tuple(lines),
+    )
+
+
+def totals(graphs: Sequence[schema.Graph]) -> schema.Totals:
+    """Sums over the graphs of a model.
+
+    The peak is that of the worst graph: while one runs, the outputs of those before it count as
+    alive, since a backward graph reads what its forward graph kept.
+    """
+    peak = before = 0
+    for g in graphs:
+        peak = max(peak, before + g.peak_bytes)
+        before += g.output_bytes
+    eligible = sum(g.eligible_bytes for g in graphs)
+    exact = all(g.bound_kind == "exact" for g in graphs)
+    return schema.Totals(
+        kernels=sum(g.kernels for g in graphs),
+        traffic_bytes=sum(g.traffic_bytes for g in graphs),
+        peak_bytes=peak,
+        estimated_us=sum(g.estimated_us for g in graphs),
+        bound_us=sum(g.bound_us for g in graphs),
+        bound_kind="exact" if exact else "floor",
+        generated_share=sum(g.generated_bytes for g in graphs) / eligible if eligible else 1.0,
+    )
+
+
+def _output_bytes(graph: Graph) -> int:
+    """Bytes of the distinct results that the graph makes; an input that is returned is none."""
+    made = {v.name: v for v in graph.outputs if isinstance(v, Value) and v.name in graph.producers}
+    return sum(number(v.type.numel) * v.type.dtype.itemsize for v in made.values())
+
+
+def _formula(dim: Dim) -> int | str:
+    return dim if isinstance(dim, int) else render(dim)
+
+
+def _group(group: planned.Group, keys: Keys) -> schema.Group:
+    return schema.Group(
+        name=group.name,
+        kind=group.kind,
+        generated=group.generated,
+        anchor=group.anchor,
+        nodes=tuple(keys.by_node[n] for n in group.nodes),
+        ops=_ops(group, keys),
+        modules=_distinct(keys.call_of[n].module for n in group.nodes),
+        lines=_distinct(keys.call_of[n].nodes[0].origin.line for n in group.nodes),
+        reads=sum(size for _, size in group.reads) + group.cost.again_bytes,
+        writes=sum(size for _, size in group.writes),
+        registers=group.registers,
+        spill_bytes=group.spill_bytes,
+        shared_bytes=group.shared_bytes,
+        occupancy=group.occupancy,
+        source=group.source,
+        flops=group.flops,
+        intensity=group.intensity,
+        estimated_us=group.estimated_us,
+        bound_by=group.bound_by,
+    )
+
+
+def _distinct(words: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(w for w in words if w))
+
+
+def _ops(group: planned.Group, keys: Keys) -> tuple[str, ...]:
+    """The eager calls of a group; one that is only partly computed here says how much."""
+    inside: dict[str, int] = {}
+    for name in group.nodes:
+        key = keys.call_of[name].key
+        inside[key] = inside.get(key, 0) + 1
+    parts = ((keys.by_key[key], count) for key, count in inside.items())
+    return tuple(
+        call.op if count == len(call.nodes) else f"{call.op} {count}/{len(call.nodes)}"
+        for call, count in parts
+    )
+
+
+def _boundary(boundary: planned.Boundary, keys: Keys) -> schema.Boundary:
+    decision = boundary.decision
+    fused = decision.if_fused
+    return schema.Boundary(
+        producer=keys.by_node.get(boundary.producer, boundary.producer),
+        consumer=boundary.consumer,
+        values=tuple(keys.by_node[v] for v in boundary.values),
+        bytes=boundary.bytes,
+        kept=boundary.verdict,
+        verdict=decision.cls,
+        code=decision.code,
+        reason=named(decision.sentence, keys),
+        evidence=tuple(
+            schema.Evidence(e.limit, e.value, e.unit, e.bound) for e in decision.evidence
+        ),
+        if_fused=None
+        if fused is None
+        else schema.IfFused(
+            fused.kernels, fused.bytes, fused.registers, fused.spill_bytes, fused.us
+        ),
+        remedy=named(decision.remedy, keys),
+    )
+
+
+def named(sentence: str, keys: Keys) -> str:
+    """A sentence in which calls stand by module, operator and ordinal."""
+    return _WORD.sub(lambda m: _label(m[0], keys.by_node), sentence)
+
+
+def _label(word: str, by_node: Mapping[str, str]) -> str:
+    key = None if word in _TEMPLATE_WORDS else by_node.get(word)
+    return word if key is None else short(key)
+
+
+def short(key: str) -> str:
+    """A key without the hash of its shapes: `encoder.layer.0:gelu`, `:add#1`."""
+    stem, _, rest = key.partition("@")
+    node = rest[rest.index("[") :] if "[" in rest else ""
+    return stem.removesuffix("#0") + node
+
+
+def _buffer(placed: Placed, keys: Keys) -> schema.Buffer:
+    r = placed.range
+    return schema.Buffer(
+        node=keys.by_node.get(r.name, r.name),
+        bytes=number(r.bytes),
+        offset=None if placed.offset is None else _formula(placed.offset),
+        first=r.first,
+        last=r.last,
+        where=r.where,
+        reuses=None if r.reuses is None else keys.by_node.get(r.reuses, r.reuses),
+    )

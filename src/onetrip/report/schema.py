@@ -1,0 +1,289 @@
+"""The plan file: the only place that knows its JSON.
+
+    Plan     ::= header, totals, Graph...
+    Graph    ::= role, Group..., Boundary..., Buffer..., Line...
+    Line     ::= cut | fuse | pin, of calls named by their keys (`keys.py`)
+
+Bytes, microseconds and FLOPs are of one call, at the expected sizes. A name that only one run of
+the capture gives (a node of the traced graph) never stands in a file. Must not know how a plan was
+found.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import msgspec
+
+from ..base.errors import OnetripError, UsageError
+
+KIND = "onetrip.plan"
+FORMAT = 1
+Wish = Literal["cut", "fuse", "pin"]
+T = TypeVar("T")
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    """A figure against its limit: `limit` names the rule, `bound` is its value."""
+
+    limit: str
+    value: float
+    unit: str
+    bound: float | None = None
+
+
+class IfFused(msgspec.Struct, frozen=True):
+    """Both sides of a boundary as one kernel; registers are unknown for library calls."""
+
+    kernels: int
+    bytes: int
+    registers: int | None
+    spill_bytes: int | None
+    us: float
+
+
+class Group(msgspec.Struct, frozen=True):
+    """What one launch computes: a generated kernel, or a library call.
+
+    Attributes:
+        name: unique in its graph.
+        kind: `pointwise`, `reduction`, `scan` or `scatter` of a generated kernel; `contraction`,
+            `opaque`, ... or `extern` of a library call.
+        anchor: whether it is a contraction, a convolution or attention.
+        nodes: keys of its nodes, views that are read through included.
+        ops: names of the eager calls it computes, in order; `layer_norm 5/9` is a part of one.
+        modules, lines: where the user wrote them.
+        reads, writes: bytes in device memory.
+        registers, spill_bytes: of one thread; shared_bytes: of one block; None for a library call.
+        occupancy: share of the threads that a multiprocessor can hold.
+        source: whether those are `estimated` or `assembled`.
+        intensity: FLOPs for each byte.
+        bound_by: what the time is mostly spent on: `memory`, `compute` or `launch`.
+    """
+
+    name: str
+    kind: str
+    generated: bool
+    anchor: bool
+    nodes: tuple[str, ...]
+    ops: tuple[str, ...]
+    modules: tuple[str, ...]
+    lines: tuple[str, ...]
+    reads: int
+    writes: int
+    registers: int | None
+    spill_bytes: int | None
+    shared_bytes: int | None
+    occupancy: float | None
+    source: str
+    flops: int
+    intensity: float
+    estimated_us: float
+    bound_by: str
+
+    @property
+    def bytes(self) -> int:
+        """Bytes read and written."""
+        return self.reads + self.writes
+
+
+class Boundary(msgspec.Struct, frozen=True):
+    """Why two groups are two.
+
+    Attributes:
+        producer, consumer: names of the groups; of `recomputed` the producer is a node's key.
+        values: keys of the nodes whose results lie in memory between them.
+        bytes: of these values.
+        kept: `stored` in memory, or `recomputed` in the consumer.
+        verdict: `illegal`, `over-limit`, `unprofitable`, `by-user` or `extern`.
+        reason: a sentence with the figures filled in.
+        remedy: how to change it.
+    """
+
+    producer: str
+    consumer: str
+    values: tuple[str, ...]
+    bytes: int
+    kept: str
+    verdict: str
+    code: str
+    reason: str
+    evidence: tuple[Evidence, ...] = ()
+    if_fused: IfFused | None = None
+    remedy: str = ""
+
+
+class Buffer(msgspec.Struct, frozen=True):
+    """A value in memory: alive from launch `first` to launch `last`, both included.
+
+    Attributes:
+        node: key of the node that makes it.
+        offset: in the arena, bytes; a formula where sizes are symbolic; None for memory of its own.
+        where: `arena`, `output`, or `library` for what a library call allocates.
+        reuses: the node whose buffer it takes over in place.
+    """
+
+    node: str
+    bytes: int
+    offset: int | str | None
+    first: int
+    last: int
+    where: str
+    reuses: str | None = None
+
+
+class Line(msgspec.Struct, frozen=True):
+    """A wish of the user: calls that may not, or must, share a kernel."""
+
+    kind: Wish
+    calls: tuple[str, ...]
+
+
+class Graph(msgspec.Struct, frozen=True):
+    """One graph of a model.
+
+    Attributes:
+        name: `inference`, `forward` or `backward`, with a number where there are several.
+        key: equal for graphs with equal calls.
+        kernels: launches of one call, library calls counted.
+        peak_bytes: most bytes of intermediates and outputs alive at once.
+        output_bytes: of what the graph returns.
+        bound_us: no plan takes less, given the stated kinds of kernels.
+        bound_kind: `exact` or `floor`.
+        eligible_bytes: moved outside contractions, convolutions and attention; of those
+            `generated_bytes` by generated kernels.
+        arena_bytes: reserved for intermediates; a formula where sizes are symbolic.
+    """
+
+    name: str
+    role: str
+    key: str
+    kernels: int
+    traffic_bytes: int
+    peak_bytes: int
+    output_bytes: int
+    estimated_us: float
+    bound_us: float
+    bound_kind: str
+    eligible_bytes: int
+    generated_bytes: int
+    arena_bytes: int | str
+    groups: tuple[Group, ...]
+    boundaries: tuple[Boundary, ...]
+    memory: tuple[Buffer, ...]
+    lines: tuple[Line, ...] = ()
+
+
+class Totals(msgspec.Struct, frozen=True):
+    """Figures of all graphs together: sums, but for the peak, which is one graph's at a time."""
+
+    kernels: int
+    traffic_bytes: int
+    peak_bytes: int
+    estimated_us: float
+    bound_us: float
+    bound_kind: str
+    generated_share: float
+
+
+class Document(msgspec.Struct, frozen=True):
+    """A plan file."""
+
+    kind: str
+    format: int
+    target: str
+    search: str
+    numerics: str
+    training: bool
+    totals: Totals
+    graphs: tuple[Graph, ...]
+
+
+class _Header(msgspec.Struct):
+    kind: str = ""
+    format: int = 0
+
+
+def encode(document: Document) -> str:
+    """The text of a plan file."""
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
+
+
+def decode(text: str | bytes, where: str = "") -> Document:
+    """The plan in a text.
+
+    Args:
+        where: the file it came from, for errors.
+
+    Raises:
+        OnetripError: no JSON, no plan, or a plan of another format.
+    """
+    header = _read(text, _Header, where)
+    if header.kind != KIND:
+        raise OnetripError(
+            "this is not a plan",
+            expected=f'a JSON object with "kind": "{KIND}"',
+            found=f'"kind": "{header.kind}"' if header.kind else "an object without that kind",
+            where=where,
+            next_step="name a file written by plan.save or by `onetrip plan --json`",
+        )
+    if header.format != FORMAT:
+        raise OnetripError(
+            "the plan file has another format",
+            expected=f"format {FORMAT}",
+            found=f"format {header.format}",
+            where=where,
+            next_step="write it again with this version: plan(model, args).save(path)",
+        )
+    return _read(text, Document, where)
+
+
+def _read(text: str | bytes, kind: type[T], where: str) -> T:
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise OnetripError(
+            "the plan cannot be read",
+            expected=f"the JSON of plan.save, format {FORMAT}",
+            found=str(error),
+            where=where,
+            next_step="write it again: plan(model, args).save(path)",
+        ) from error
+
+
+def read(path: str | Path) -> Document:
+    """The plan in a file.
+
+    Raises:
+        UsageError: no file can be read there.
+        OnetripError: what is there is no plan.
+    """
+    try:
+        text = Path(path).read_bytes()
+    except OSError as error:
+        raise UsageError(
+            "no plan file can be read",
+            expected="a file written by plan.save",
+            found=error.strerror or str(error),
+            where=str(path),
+            next_step="check the path",
+        ) from error
+    return decode(text, str(path))
+
+
+def write(document: Document, path: str | Path) -> None:
+    """Writes a plan file.
+
+    Raises:
+        UsageError: nothing can be written there.
+    """
+    try:
+        Path(path).write_text(encode(document), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            "the plan cannot be written",
+            found=error.strerror or str(error),
+            where=str(path),
+            next_step="name a file in a folder that exists and can be written to",
+        ) from error

@@ -1,0 +1,264 @@
+"""Plan: what `onetrip.plan` returns and `onetrip.load_plan` reads.
+
+All figures come from one Document, whether it was planned now or read from a file. A plan made now
+also holds its graphs, so that it can be planned again under other wishes. Must not know torch.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from rich.console import Console, ConsoleOptions, RenderResult
+
+from ..base.errors import UsageError
+from ..base.text import bytes_text, us_text
+from ..ir.graph import Graph
+from ..ir.nest import Nest
+from ..plan.plan import GraphPlan
+from ..plan.search import Search, plan_graph
+from ..target import Target
+from . import schema, text
+from .keys import Keys, keys_of
+from .lines import added, constraints_of, refuse, wish
+from .record import graph_record, totals
+from .schema import Boundary, Buffer, Document, Group, Line, Wish
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A graph with its plan, and what planning it again needs.
+
+    Attributes:
+        role: `inference`, `forward` or `backward`.
+        lines: the wishes that the plan honours.
+    """
+
+    role: str
+    graph: Graph
+    nests: Mapping[str, Nest]
+    plan: GraphPlan
+    lines: tuple[Line, ...] = ()
+
+    @cached_property
+    def keys(self) -> Keys:
+        """Names of its calls."""
+        return keys_of(self.graph)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What was asked for, and of which chip."""
+
+    target: Target
+    search: Search
+    numerics: str
+    training: bool
+
+
+class Plan:
+    """Which operators of a model share a kernel, why others do not, and what it costs.
+
+    Every figure is of one call; see `schema` for the fields of groups and boundaries.
+    """
+
+    def __init__(
+        self,
+        document: Document,
+        planned: tuple[Planned, ...] = (),
+        settings: Settings | None = None,
+    ) -> None:
+        self.document = document
+        self.planned = planned
+        self.settings = settings
+
+    # -------------------------------------------------------------- figures
+
+    @property
+    def target(self) -> str:
+        """Name of the chip."""
+        return self.document.target
+
+    @property
+    def graphs(self) -> tuple[schema.Graph, ...]:
+        """One for each graph break, and for training forward and backward."""
+        return self.document.graphs
+
+    @property
+    def kernels(self) -> int:
+        """Kernels launched per call, library calls counted."""
+        return self.document.totals.kernels
+
+    @property
+    def traffic_bytes(self) -> int:
+        """Bytes read and written in device memory."""
+        return self.document.totals.traffic_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """Most bytes of intermediates and outputs alive at once; outputs of earlier graphs stay."""
+        return self.document.totals.peak_bytes
+
+    @property
+    def estimated_us(self) -> float:
+        """The cost model's microseconds."""
+        return self.document.totals.estimated_us
+
+    @property
+    def bound_us(self) -> float:
+        """No plan in the planner's vocabulary takes less; see `bound_kind`."""
+        return self.document.totals.bound_us
+
+    @property
+    def bound_kind(self) -> str:
+        """`exact`: some plan reaches the bound; `floor`: perhaps none does."""
+        return self.document.totals.bound_kind
+
+    @property
+    def generated_share(self) -> float:
+        """Share of bytes that generated kernels move, products and attention left out."""
+        return self.document.totals.generated_share
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """The groups of all graphs, in order of launch."""
+        return tuple(g for graph in self.graphs for g in graph.groups)
+
+    @property
+    def boundaries(self) -> tuple[Boundary, ...]:
+        """Every boundary between groups, with its reason."""
+        return tuple(b for graph in self.graphs for b in graph.boundaries)
+
+    @property
+    def memory(self) -> tuple[Buffer, ...]:
+        """Offsets and live ranges of every buffer."""
+        return tuple(b for graph in self.graphs for b in graph.memory)
+
+    @property
+    def lines(self) -> tuple[Line, ...]:
+        """The user's cuts, fuses and pins."""
+        return tuple(line for graph in self.graphs for line in graph.lines)
+
+    # -------------------------------------------------------------- wishes
+
+    def cut(self, producer: str, consumer: str) -> Plan:
+        """The plan in which these two calls share no kernel.
+
+        Args:
+            producer, consumer: an operator (`gelu`), a module path and operator
+                (`encoder.layer.0.mlp:gelu`), a node's name, or a key.
+
+        Raises:
+            UsageError: a name means nothing or several calls (which are listed), or this plan was
+                read from a file and has no graph to plan again.
+        """
+        return self._with("cut", (producer, consumer))
+
+    def fuse(self, producer: str, consumer: str) -> Plan:
+        """The plan in which these two calls share a kernel, whether it pays or not.
+
+        Raises:
+            UsageError: as for `cut`; or they may not share one, with the reason.
+        """
+        return self._with("fuse", (producer, consumer))
+
+    def pin(self, *names: str) -> Plan:
+        """The plan in which these calls are one kernel that holds nothing else.
+
+        Raises:
+            UsageError: as for `fuse`.
+        """
+        return self._with("pin", names)
+
+    def _with(self, kind: Wish, names: tuple[str, ...]) -> Plan:
+        settings = self.settings
+        if settings is None:
+            raise UsageError(
+                f"a plan that was read from a file cannot be planned again with {kind}",
+                expected="a plan of a model",
+                found="figures alone",
+                next_step=f"onetrip.plan(model, args).{kind}({', '.join(map(repr, names))})",
+            )
+        graphs = [(g.name, p.keys) for g, p in zip(self.graphs, self.planned, strict=True)]
+        place, line = wish(kind, names, graphs)
+        changed = list(self.planned)
+        changed[place] = _again(changed[place], line, settings)
+        return make_plan(tuple(changed), settings)
+
+    # -------------------------------------------------------------- files and text
+
+    def save(self, path: str | Path) -> None:
+        """Writes the plan file; UsageError when that cannot be done."""
+        schema.write(self.document, path)
+
+    @staticmethod
+    def load(path: str | Path) -> Plan:
+        """The plan in a file; UsageError or OnetripError when there is none."""
+        return Plan(schema.read(path))
+
+    def json(self) -> str:
+        """The text of the plan file."""
+        return schema.encode(self.document)
+
+    def text(self, *, all_boundaries: bool = False) -> str:
+        """The tables without colour."""
+        return text.plain(self.document, all_boundaries=all_boundaries)
+
+    def __str__(self) -> str:
+        return text.shown(self.document)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from text.rich_blocks(self.document)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(self.text())}</pre>"
+
+    def __repr__(self) -> str:
+        return (
+            f"Plan({self.target}: {self.kernels} kernels, {bytes_text(self.traffic_bytes)}, "
+            f"{us_text(self.estimated_us)})"
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Plan) and self.document == other.document
+
+    def __hash__(self) -> int:
+        return hash(self.json())
+
+
+def _again(planned: Planned, line: Line, settings: Settings) -> Planned:
+    """The graph planned under one more wish."""
+    lines = added(planned.lines, line)
+    plan = plan_graph(
+        planned.graph,
+        planned.nests,
+        settings.target,
+        search=settings.search,
+        constraints=constraints_of(lines, planned.keys),
+    )
+    refuse(plan.refusals, lines, planned.keys)
+    return Planned(planned.role, planned.graph, planned.nests, plan, lines)
+
+
+def make_plan(planned: tuple[Planned, ...], settings: Settings) -> Plan:
+    """The public plan of graphs that have been planned."""
+    records: list[schema.Graph] = []
+    roles: dict[str, int] = {}
+    for p in planned:
+        number = roles[p.role] = roles.get(p.role, 0) + 1
+        name = p.role if number == 1 else f"{p.role}{number}"
+        records.append(graph_record(name, p.role, p.keys, p.plan, p.lines))
+    document = Document(
+        schema.KIND,
+        schema.FORMAT,
+        settings.target.name,
+        settings.search,
+        settings.numerics,
+        settings.training,
+        totals(records),
+        tuple(records),
+    )
+    return Plan(document, planned, settings)
