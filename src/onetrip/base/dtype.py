@@ -40,6 +40,7 @@ class DType:
 
     @property
     def is_float(self) -> bool:
+        """Whether this is a real floating-point type."""
         return self.category is Category.FLOAT
 
     @property

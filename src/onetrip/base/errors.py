@@ -49,7 +49,7 @@ class CaptureError(OnetripError):
     """A model that cannot be captured as a graph without running it."""
 
 
-class Unsupported(OnetripError):
+class Unsupported(OnetripError):  # noqa: N818 - says what the operator is, not what went wrong
     """Something onetrip does not compile; the caller runs it as an extern with this reason."""
 
 

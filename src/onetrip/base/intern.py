@@ -36,6 +36,7 @@ class Interned(type):
     """Metaclass whose instances are unique for equal field values."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        """The one instance with these field values."""
         made = super().__call__(*args, **kwargs)
         key = (cls, *(key_of(getattr(made, f.name)) for f in dataclasses.fields(made)))
         with _lock:

@@ -1,4 +1,4 @@
-"""Every environment variable that onetrip reads, typed, with its meaning. Nothing else reads one."""
+"""Every environment variable that onetrip reads, with its type and meaning: no other is read."""
 
 from __future__ import annotations
 
@@ -37,9 +37,15 @@ class Knob(Generic[T]):
             ) from error
 
 
-DEBUG = Knob("ONETRIP_DEBUG", int, 0, "1 summary, 2 decisions, 3 costs, 4 kernels, 5 IR after passes")
-CACHE_DIR = Knob("ONETRIP_CACHE_DIR", str, "", "folder of compiled kernels; default: the user cache")
-CXX = Knob("ONETRIP_CXX", str, "", "C++ compiler; default: the first of c++, g++, clang++ that runs")
+DEBUG = Knob(
+    "ONETRIP_DEBUG", int, 0, "1 summary, 2 decisions, 3 costs, 4 kernels, 5 IR after passes"
+)
+CACHE_DIR = Knob(
+    "ONETRIP_CACHE_DIR", str, "", "folder of compiled kernels; default: the user cache"
+)
+CXX = Knob(
+    "ONETRIP_CXX", str, "", "C++ compiler; default: the first of c++, g++, clang++ that runs"
+)
 POOL_BYTES = Knob("ONETRIP_POOL_BYTES", int, 1 << 31, "most bytes of output pages kept for reuse")
 JOBS = Knob("ONETRIP_JOBS", int, 0, "compiler processes at a time; 0: one for each core")
 

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
+from math import gcd, prod
 from typing import Any, TypeAlias, Union
 
 from .intern import Interned
@@ -59,6 +60,7 @@ class Sym(metaclass=Interned):
 
     @cached_property
     def text(self) -> str:
+        """The expression as `render` prints it."""
         return render(self)
 
     def __repr__(self) -> str:
@@ -137,7 +139,8 @@ def _rejoin(monomials: Monomials) -> Monomials:
             others = mul(c, product(rest))
             whole = mul(others, mul(f.den, floordiv(f.num, f.den)))
             wanted = _monomials(whole)
-            if wanted and all(monomials.get(k) == v for k, v in wanted.items()):
+            present = all(monomials.get(k) == v for k, v in wanted.items())
+            if wanted and present and factors not in wanted:
                 left = {k: v for k, v in monomials.items() if k not in wanted and k != factors}
                 return _monomials(add(_build(left), mul(others, f.num)))
     return monomials
@@ -182,10 +185,8 @@ def mul(a: Dim, b: Dim) -> Dim:
 
 def product(dims: tuple[Dim, ...] | list[Dim]) -> Dim:
     """The product of all dims; 1 for none."""
-    total: Dim = 1
-    for d in dims:
-        total = mul(total, d)
-    return total
+    none: Dim = 1
+    return reduce(mul, dims, none)
 
 
 def _divide_term(c: int, factors: tuple[Sym, ...], den: Dim) -> tuple[int, tuple[Sym, ...]] | None:
@@ -193,7 +194,7 @@ def _divide_term(c: int, factors: tuple[Sym, ...], den: Dim) -> tuple[int, tuple
     dens = _monomials(den)
     if len(dens) != 1:
         return None
-    (den_factors, den_c), = dens.items()
+    ((den_factors, den_c),) = dens.items()
     if c % den_c:
         return None
     rest = list(factors)
@@ -205,47 +206,77 @@ def _divide_term(c: int, factors: tuple[Sym, ...], den: Dim) -> tuple[int, tuple
 
 
 def _split(e: Dim, den: Dim) -> tuple[Dim, Dim]:
-    """(q, r) with e == q * den + r, where q gathers the terms that den divides exactly."""
+    """(q, r) with e == q * den + r: q gathers what den divides exactly.
+
+    Of an integer den, r's constant is in [0, den) and no coefficient reaches den.
+    """
     quotient: Monomials = {}
     rest: Monomials = {}
     for factors, c in _monomials(e).items():
         exact = _divide_term(c, factors, den)
-        if exact is None and isinstance(den, int) and den > 0 and abs(c) >= den:
-            whole = c // den
-            quotient[factors] = quotient.get(factors, 0) + whole
-            rest[factors] = rest.get(factors, 0) + (c - whole * den)
-        elif exact is None:
-            rest[factors] = rest.get(factors, 0) + c
-        else:
+        if exact is not None:
             quotient[exact[1]] = quotient.get(exact[1], 0) + exact[0]
+        elif isinstance(den, int) and den > 0 and (abs(c) >= den or not factors):
+            quotient[factors] = quotient.get(factors, 0) + c // den
+            rest[factors] = rest.get(factors, 0) + c % den
+        else:
+            rest[factors] = rest.get(factors, 0) + c
     return _build(quotient), _build(rest)
 
 
+def _coarse(e: Dim, den: Dim) -> tuple[int, Dim, Dim] | None:
+    """(g, a, r) with e == g * a + r, 0 <= r < g, and g > 1 a proper divisor of den."""
+    if not isinstance(den, int) or den <= 1:
+        return None
+    steps = {gcd(c, den) for factors, c in _monomials(e).items() if factors}
+    for g in sorted(steps - {1, den}, reverse=True):
+        big: Monomials = {}
+        small: Monomials = {}
+        for factors, c in _monomials(e).items():
+            if c % g == 0 or not factors:
+                big[factors] = c // g
+            if c % g:
+                small[factors] = c if factors else c % g
+        rest = _build(small)
+        if within(rest, g):
+            return g, _build(big), rest
+    return None
+
+
 def floordiv(a: Dim, b: Dim) -> Dim:
-    """floor(a / b), for b > 0."""
+    """floor(a / b), for b > 0.
+
+    (q * b + r) // b -> q + r // b      (n // d) // b -> n // (d * b)
+    (g * a + r) // (g * b) -> a // b    where 0 <= r < g
+    """
     if isinstance(a, int) and isinstance(b, int):
         return a // b
-    if b == 1:
-        return a
     quotient, rest = _split(a, b)
-    if within(rest, b):
+    if rest == 0 or within(rest, b):
         return quotient
+    coarse = _coarse(rest, b)
+    if coarse is not None and isinstance(b, int):
+        return add(quotient, floordiv(coarse[1], b // coarse[0]))
     if isinstance(rest, Quotient):
         return add(quotient, floordiv(rest.num, mul(rest.den, b)))
-    if rest == 0:
-        return quotient
     return add(quotient, Quotient(rest, b))
 
 
 def mod(a: Dim, b: Dim) -> Dim:
-    """a mod b with the sign of b, for b > 0."""
+    """a mod b with the sign of b, for b > 0.
+
+    (q * b + r) % b -> r % b            (n % (k * b)) % b -> n % b
+    (g * a + r) % (g * b) -> g * (a % b) + r    where 0 <= r < g
+    """
     if isinstance(a, int) and isinstance(b, int):
         return a % b
-    if b == 1:
-        return 0
     _, rest = _split(a, b)
-    if within(rest, b):
+    if rest == 0 or within(rest, b):
         return rest
+    coarse = _coarse(rest, b)
+    if coarse is not None and isinstance(b, int):
+        g, big, small = coarse
+        return add(mul(g, mod(big, b // g)), small)
     if isinstance(rest, Remainder) and _split(rest.den, b)[1] == 0:
         return mod(rest.num, b)
     return Remainder(rest, b)
@@ -262,70 +293,95 @@ def lower_bound(e: Dim) -> Dim | None:
 
 
 def upper_bound(e: Dim) -> Dim | None:
-    """The largest value over the axes, over sizes only; None when unknown."""
+    """A bound from above for every value of the axes, over sizes only; None when unknown."""
     return _bound(e, upper=True)
 
 
 def _bound(e: Dim, upper: bool) -> Dim | None:
-    if isinstance(e, int):
-        return e
+    """The sum of the terms' bounds: exact when each axis stands in one term only."""
     total: Dim = 0
     for factors, c in _monomials(e).items():
-        part: Dim | None = c
-        for f in factors:
-            atom = _atom_bound(f, upper if c > 0 else not upper)
-            part = None if atom is None or part is None else mul(part, atom)
+        part = _product_bound(factors, upper if c > 0 else not upper)
         if part is None:
             return None
-        total = add(total, part)
+        total = add(total, mul(c, part))
+    return total
+
+
+def _product_bound(factors: tuple[Sym, ...], upper: bool) -> Dim | None:
+    """A product grows with each factor only where no factor can be negative."""
+    if len(factors) > 1 and not all(is_nonnegative(f) for f in factors):
+        return None
+    total: Dim = 1
+    for f in factors:
+        bound = _atom_bound(f, upper)
+        if bound is None:
+            return None
+        total = mul(total, bound)
     return total
 
 
 def _atom_bound(atom: Sym, upper: bool) -> Dim | None:
     if isinstance(atom, Var | Opaque):
-        return add(atom.extent, -1) if upper else 0
+        return _bound(add(atom.extent, -1), True) if upper else 0
     if isinstance(atom, Size):
         return atom
     if isinstance(atom, Remainder):
-        return add(atom.den, -1) if upper else 0
-    if isinstance(atom, Quotient):
+        return _bound(add(atom.den, -1), True) if upper else 0
+    if isinstance(atom, Quotient) and all(isinstance(a, Size) for a in atoms(atom.den)):
         inner = _bound(atom.num, upper)
         return None if inner is None else floordiv(inner, atom.den)
     return None
 
 
 def is_nonnegative(e: Dim | None) -> bool:
-    """Whether e >= 0 is provable from the lower bounds of its sizes."""
+    """Whether e >= 0 is provable for every value of its axes, from the least sizes."""
     if e is None:
         return False
-    if isinstance(e, int):
-        return e >= 0
+    low = e if all(isinstance(a, Size) for a in atoms(e)) else lower_bound(e)
+    least = None if low is None else _extreme(low, upper=False)
+    return least is not None and least >= 0
+
+
+def _extreme(e: Dim, upper: bool) -> int | None:
+    """A bound of an expression over sizes as a number; None when unknown."""
     total = 0
     for factors, c in _monomials(e).items():
-        least = 1
-        for f in factors:
-            if not isinstance(f, Size):
-                least = 0 if isinstance(f, Quotient | Remainder) and _atom_is_nonneg(f) else -1
-                if least < 0:
-                    return False
-            else:
-                least *= f.least
-        if c < 0 and factors:
-            return False
-        total += c * least
-    return total >= 0
+        up = upper if c > 0 else not upper
+        parts = [_size_extreme(f, up) for f in factors]
+        floors = parts if not up else [_size_extreme(f, upper=False) for f in factors]
+        monotone = len(factors) < 2 or all(x is not None and x >= 0 for x in floors)
+        if not monotone or any(x is None for x in parts):
+            return None
+        total += c * prod(x for x in parts if x is not None)
+    return total
 
 
-def _atom_is_nonneg(atom: Sym) -> bool:
-    return is_nonnegative(_atom_bound(atom, upper=False)) if isinstance(atom, Remainder) else False
+def _size_extreme(atom: Sym, upper: bool) -> int | None:
+    if isinstance(atom, Size):
+        return None if upper else atom.least
+    if isinstance(atom, Remainder):
+        most = _extreme(atom.den, True) if upper else 1
+        return None if most is None else most - 1
+    if isinstance(atom, Quotient):
+        inner = _extreme(atom.num, upper)
+        if inner is not None and isinstance(atom.den, int):
+            return inner // atom.den
+        return 0 if not upper and inner is not None and inner >= 0 else None
+    return None
 
 
 def within(e: Dim, limit: Dim) -> bool:
-    """Whether 0 <= e < limit is provable for every value of the axes."""
-    low, high = lower_bound(e), upper_bound(e)
-    if low is None or high is None:
-        return False
-    return is_nonnegative(low) and is_nonnegative(add(add(limit, -1), mul(high, -1)))
+    """Whether 0 <= e < limit is provable for every value of the axes.
+
+    Axes with no points prove anything, since no point contradicts it.
+    """
+    high = upper_bound(e)
+    return (
+        high is not None
+        and is_nonnegative(lower_bound(e))
+        and is_nonnegative(add(add(limit, -1), mul(high, -1)))
+    )
 
 
 def rebuild(e: Dim, leaf: Callable[[Sym], Dim | None]) -> Dim:
@@ -367,6 +423,14 @@ def atoms(e: Dim) -> Iterator[Sym]:
         yield e
 
 
+def _depends(e: Sym, var: Sym) -> bool:
+    """Whether var stands in e, or in what is read at run time for e."""
+    return any(
+        a is var or (isinstance(a, Opaque) and var in getattr(a.payload, "free", ()))
+        for a in atoms(e)
+    )
+
+
 def coefficient(e: Dim, var: Sym) -> Dim | None:
     """The factor of `var` in e when e is affine in it; None when it is not."""
     if isinstance(e, int):
@@ -376,10 +440,10 @@ def coefficient(e: Dim, var: Sym) -> Dim | None:
         rest = list(factors)
         if var in rest:
             rest.remove(var)
-            if any(var in atoms(f) for f in rest):
+            if any(_depends(f, var) for f in rest):
                 return None
             total[tuple(rest)] = total.get(tuple(rest), 0) + c
-        elif any(var in atoms(f) for f in rest):
+        elif any(_depends(f, var) for f in rest):
             return None
     return _build(total)
 
@@ -404,15 +468,15 @@ def evaluate(e: Dim, lookup: Callable[[Sym], Any]) -> Any:
 
 
 def render(e: Dim, atom: Callable[[Sym], str] | None = None) -> str:
-    """Text of e: `4*i0 + i1`, `(i0 + 1)//3`, `i0 mod 7` as `i0 % 7`."""
+    """Text of e: `4*i0 + i1`, `((i0 + 1) // 3)`, `(i0 % 7)`."""
     if isinstance(e, int):
         return str(e)
     if isinstance(e, Poly):
         return _render_poly(e, atom)
     if isinstance(e, Quotient):
-        return f"({render(e.num, atom)} // {_factor(e.den, atom)})"
+        return f"({_factor(e.num, atom)} // {_factor(e.den, atom)})"
     if isinstance(e, Remainder):
-        return f"({render(e.num, atom)} % {_factor(e.den, atom)})"
+        return f"({_factor(e.num, atom)} % {_factor(e.den, atom)})"
     if atom is not None:
         return atom(e)
     return e.name if isinstance(e, Size | Var) else f"[{getattr(e, 'payload', '?')}]"

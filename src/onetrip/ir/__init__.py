@@ -1,1 +1,1 @@
-"""Floor 2: the four levels of IR (Graph, Nest, Kernel, Program). Knows no operator and no backend."""
+"""Floor 2: the four levels of IR, their texts and invariants. Knows no operator, no backend."""

@@ -1,7 +1,8 @@
 """Scalar expressions: what is computed for one element of an iteration space.
 
-    Expr ::= Const | Load | Position | Apply | Cast | Rng | Reduced | Scanned      (Nest and Kernel)
-           | Local | Fold | Prefix | Contract                                      (Kernel only)
+    Expr ::= Const | Load | Position | Apply | Cast | Rng      in a Nest and a Kernel
+           | Reduced | Scanned                                 in a Nest only
+           | Local | Fold | Prefix | Contract                  in a Kernel only
 
 Interned: equal expressions are one object, so common subexpressions are found by identity. Types
 are explicit: `Apply` computes in the dtype of its operands, and every rounding is a `Cast`.
@@ -44,7 +45,8 @@ class Const(Expr):
 class Load(Expr):
     """One element of a buffer, by logical index (one Dim for each dimension of the buffer).
 
-    Where `guard` is false nothing is read and the value is `other` (a Const of the same dtype).
+    Where `guard` is false nothing is read and the value is `other` (a Const of the same dtype;
+    absent: zero).
     """
 
     buffer: str
@@ -83,7 +85,8 @@ class Cast(Expr):
 class Rng(Expr):
     """A uniform number in [0, 1): word `offset % 4` of Philox4x32-10 block `offset // 4`.
 
-    `seed` is an i64 expression (the 64-bit key); value = (word >> 8) * 2**-24, f32.
+    `seed` is an i64 expression (the 64-bit key, low word first); the counter is the block's low
+    and high word and two zeros; value = (word >> 8) * 2**-24, f32.
     """
 
     seed: Expr
@@ -119,7 +122,10 @@ class Reduced(Expr):
 
 @dataclass(frozen=True, eq=False)
 class Scanned(Expr):
-    """Inclusive prefix fold of `lift` along `axis`, at the current value of `axis`."""
+    """Inclusive prefix fold of `lift` along `axis`, at the current value of `axis`.
+
+    `reverse` goes from the axis' end to its start; what it meets first is the earlier part.
+    """
 
     monoid: str
     axis: Var
@@ -227,6 +233,8 @@ def _free(e: Expr) -> frozenset[Sym]:
         return inside - frozenset(e.axes)
     if isinstance(e, Contract):
         return inside - {e.axis}
+    if isinstance(e, Scanned | Prefix):
+        return inside | {e.axis}
     return inside
 
 
@@ -267,6 +275,7 @@ class Rewriter:
         self._kept: list[object] = []
 
     def __call__(self, root: Expr) -> Expr:
+        """The rewritten expression."""
         for e in walk((root,)) if self._leaf is None else ():
             if id(e) not in self._memo:
                 self._remember(e, self._finish(self._rebuild(e)))

@@ -90,6 +90,7 @@ class Node:
 
     @cached_property
     def attr(self) -> Mapping[str, Any]:
+        """The attributes by name."""
         return dict(self.attrs)
 
     @property

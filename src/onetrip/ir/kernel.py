@@ -11,8 +11,14 @@
 The values are the expressions of ir/expr.py. Inside `Loop(axis, tile)` the variable `axis.var`
 stands for the lanes of one tile, so an expression means a tile over all the tile axes in its free
 variables (named dimensions: broadcasting needs no order). A loop with tile 1 binds a plain
-number. Lanes at or beyond the axis' extent are inactive: they load nothing, store nothing, leave
-a Carry as it is and take no part in a Fold, Prefix or Contract.
+number. A loop's bounds may read plain numbers, which gives one tile of another loop its own range
+(`start=64*q_tile`). Lanes at or beyond the loop's end or the axis' extent, whichever comes first,
+are inactive: they load nothing, store nothing, leave a Carry as it is and take no part in a Fold,
+Prefix or Contract.
+
+A Store happens once for each active lane of the tile axes on which its index, value or guard
+depends, and of `Store.axes`: a store that adds, of a value that is the same in all lanes, names the
+axes along which it adds once per lane.
 """
 
 from __future__ import annotations
@@ -52,6 +58,7 @@ class Loop:
 
     @property
     def end(self) -> Dim:
+        """Where the loop ends, before the axis' extent cuts it off."""
         return self.axis.extent if self.stop is None else self.stop
 
 

@@ -100,9 +100,7 @@ def _welford(a: State, b: State) -> State:
     (na, ma, sa), (nb, mb, sb) = a, b
     n = apply("add", na, nb)
     zero = number(0, n.dtype)
-    share = Apply(
-        "where", (compare("eq", n, zero), zero, apply("div", nb, n)), n.dtype
-    )
+    share = Apply("where", (compare("eq", n, zero), zero, apply("div", nb, n)), n.dtype)
     delta = apply("sub", mb, ma)
     mean = apply("add", ma, apply("mul", delta, share))
     between = apply("mul", apply("mul", delta, delta), apply("mul", na, share))
@@ -139,9 +137,7 @@ MONOIDS: dict[str, Monoid] = {
         _arg("argmax", "gt", lowest),
         _arg("argmin", "lt", highest),
         Monoid("welford", 3, lambda d: tuple(number(0, x) for x in d), _welford),
-        Monoid(
-            "online_softmax", 2, lambda d: (lowest(d[0]), number(0, d[1])), _online_softmax
-        ),
+        Monoid("online_softmax", 2, lambda d: (lowest(d[0]), number(0, d[1])), _online_softmax),
         Monoid("affine", 2, lambda d: (number(1, d[0]), number(0, d[1])), _affine),
     )
 }

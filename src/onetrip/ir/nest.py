@@ -36,10 +36,12 @@ class Axis:
 
     @property
     def name(self) -> str:
+        """The name of the axis variable."""
         return self.var.name
 
     @property
     def extent(self) -> Dim:
+        """The number of points."""
         return self.var.extent
 
 
@@ -108,6 +110,7 @@ class Nest:
 
     @cached_property
     def roots(self) -> tuple[Expr, ...]:
+        """Every expression that stands directly in a store."""
         return tuple(e for s in self.stores for e in s.roots)
 
     @cached_property
@@ -118,16 +121,16 @@ class Nest:
     @cached_property
     def reductions(self) -> tuple[Reduction, ...]:
         """Distinct reductions, each after those it depends on."""
-        return tuple(
-            dict.fromkeys(e.reduction for e in self.expressions if isinstance(e, Reduced))
-        )
+        return tuple(dict.fromkeys(e.reduction for e in self.expressions if isinstance(e, Reduced)))
 
     @cached_property
     def scans(self) -> tuple[Scanned, ...]:
+        """Distinct scans, operands first."""
         return tuple(e for e in self.expressions if isinstance(e, Scanned))
 
     @cached_property
     def loads(self) -> tuple[Load, ...]:
+        """Distinct loads, operands first."""
         return tuple(e for e in self.expressions if isinstance(e, Load))
 
     def buffer(self, name: str) -> Buffer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..base.dtype import DType
-from ..base.sym import Dim, Sym, mul, product, render
+from ..base.sym import Dim, Sym, evaluate, mul, product, render
 
 
 def contiguous_strides(shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
@@ -33,17 +33,21 @@ class TensorType:
 
     @property
     def rank(self) -> int:
+        """Number of dimensions."""
         return len(self.shape)
 
     @property
     def numel(self) -> Dim:
+        """Number of elements."""
         return product(self.shape)
 
     @property
     def is_contiguous(self) -> bool:
         """Row-major and without gaps; dimensions of size 1 may have any stride."""
         wanted = contiguous_strides(self.shape)
-        return all(s == 1 or a == b for s, a, b in zip(self.shape, self.strides, wanted))
+        return all(
+            s == 1 or a == b for s, a, b in zip(self.shape, self.strides, wanted, strict=True)
+        )
 
     @property
     def storage_elements(self) -> Dim:
@@ -51,7 +55,7 @@ class TensorType:
         if any(s == 0 for s in self.shape):
             return 0
         last: Dim = 1
-        for size, stride in zip(self.shape, self.strides):
+        for size, stride in zip(self.shape, self.strides, strict=True):
             last = last + (size - 1) * stride
         return last
 
@@ -72,6 +76,4 @@ class TensorType:
 
 def concrete(dim: Dim, sizes: dict[Sym, int]) -> int:
     """The value of `dim` for the given sizes."""
-    from ..base.sym import evaluate
-
     return int(evaluate(dim, lambda atom: sizes[atom]))
