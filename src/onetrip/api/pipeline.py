@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -18,7 +18,7 @@ from ..base.text import identifier
 from ..codegen.scheduled import Scheduled
 from ..frontend.capture import CapturedGraph
 from ..frontend.torch_fx import import_graph
-from ..ir.graph import Graph
+from ..ir.graph import Graph, Node
 from ..ir.kernel import Facts
 from ..ir.nest import Nest
 from ..ir.program import Program
@@ -28,13 +28,13 @@ from ..passes.collapse import collapse
 from ..passes.expand import expand
 from ..passes.lower import lower
 from ..passes.relax import relax
-from ..plan.constraints import NO_CONSTRAINTS, Constraints
 from ..plan.plan import Group, GraphPlan
 from ..plan.program import build_program
 from ..plan.search import plan_graph
 from ..runtime.execute import Executable
 from ..target import Target
 from .devices import Device
+from .honour import check_honoured, constraints_for, given_plan
 
 
 @dataclass(frozen=True)
@@ -66,15 +66,11 @@ class Built:
     run: Executable
 
 
-def analyze(
-    captured: CapturedGraph,
-    target: Target,
-    options: Options,
-    constraints: Constraints = NO_CONSTRAINTS,
-) -> Analyzed:
+def analyze(captured: CapturedGraph, target: Target, options: Options) -> Analyzed:
     """The graph and its plan; nothing is generated.
 
     Raises:
+        UsageError: a line of the given plan cannot be honoured.
         Unsupported: the graph holds what the IR cannot say; or, if strict, an extern.
     """
     imported = import_graph(captured.module)
@@ -84,7 +80,10 @@ def analyze(
     nests = lower(graph)
     if options.numerics == "fast":
         nests = {name: relax(nest) for name, nest in nests.items()}
+    given = given_plan(options.plan)
+    constraints = constraints_for(given, captured.role, graph)
     plan = plan_graph(graph, nests, target, search=options.search, constraints=constraints)
+    check_honoured(given, captured.role, graph, plan)
     return Analyzed(
         captured.role, graph, nests, plan, target, captured.parameters, imported.constants
     )
@@ -115,32 +114,35 @@ def schedule_groups(
     known: dict[Nest, Scheduled] = {}
     taken: dict[str, int] = {}
     made: dict[str, Scheduled] = {}
+    nodes = {n.name: n for n in plan.graph.nodes}
     for group in plan.groups:
         if group.nest is None:
             continue
         nest = relax(group.nest) if options.numerics == "fast" else group.nest
         nest, names = anonymize(collapse(nest))
         if nest not in known:
-            name = _kernel_name(group, taken)
-            known[nest] = device.schedule(nest, target, name=name, facts=_facts(group))
+            members = [nodes[name] for name in group.nodes]
+            name = _kernel_name(members, taken)
+            facts = _facts(group, members)
+            known[nest] = device.schedule(nest, target, name=name, facts=facts)
         made[group.name] = known[nest].named(names)
     return made
 
 
-def _kernel_name(group: Group, taken: dict[str, int]) -> str:
-    ops = list(dict.fromkeys(n.op for n in group.nodes))
+def _kernel_name(members: Sequence[Node], taken: dict[str, int]) -> str:
+    ops = list(dict.fromkeys(n.op for n in members))
     stem = identifier("_".join(ops[:4]))
     taken[stem] = taken.get(stem, 0) + 1
     return stem if taken[stem] == 1 else f"{stem}_{taken[stem]}"
 
 
-def _facts(group: Group) -> Facts:
+def _facts(group: Group, members: Sequence[Node]) -> Facts:
     return Facts(
-        bytes_read=group.reads,
-        bytes_written=group.writes,
+        bytes_read=sum(size for _, size in group.reads),
+        bytes_written=sum(size for _, size in group.writes),
         flops=group.flops,
-        ops=tuple(n.op for n in group.nodes),
-        origins=tuple(dict.fromkeys(str(n.origin) for n in group.nodes)),
+        ops=tuple(n.op for n in members),
+        origins=tuple(dict.fromkeys(str(n.origin) for n in members)),
     )
 
 
