@@ -2,103 +2,68 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
+import torch._inductor.inductor_prims  # registers prims.fma, which capture can meet
 
-import onetrip.frontend.torch_ops
+import onetrip.frontend.torch_ops  # noqa: F401 - registers our own operators
 from onetrip.base.dtype import BY_NAME, DType
 from onetrip.interp.arrays import storage
 from onetrip.interp.nest_interp import run_nest
-from onetrip.ir.graph import Graph, Node, Scalar, Value, freeze
+from onetrip.ir.graph import Graph, Node, Value, freeze
 from onetrip.ir.types import TensorType
 from onetrip.ops.build import sample_node
 from onetrip.ops.rules import as_dtype
-from onetrip.ops.schema import Form, Opaque, Op, Sample
-from onetrip.ops.table import OPS
+from onetrip.ops.schema import Form, Op, Sample
 from onetrip.passes.expand import expand
 from onetrip.passes.lower import lower_node
 
-assert onetrip.frontend.torch_ops
-PURE_INDEX = {"embedding", "gather", "index", "index_select", "nll_loss", "nll_loss_backward",
-              "max_pool2d_backward", "embedding_backward"}  # fmt: skip
+NONZERO = {"div", "remainder", "fmod"}
+BY_INDEX = {"embedding", "gather", "index", "index_select", "nll_loss", "nll_loss_backward",
+            "max_pool2d_backward", "embedding_backward"}  # fmt: skip
 
 
-def torch_dtype(name: str) -> torch.dtype:
-    return getattr(torch, BY_NAME[name].torch_name)
+# ---------------------------------------------------------------- operands
 
 
-def tensor(op: Op, description: tuple[str, tuple[int, ...]], number: int) -> torch.Tensor:
-    """A reproducible operand; "f32+" asks for positive numbers."""
-    name, shape = description
+def torch_dtype(dtype: DType | str) -> torch.dtype:
+    found = BY_NAME[dtype] if isinstance(dtype, str) else dtype
+    return getattr(torch, found.torch_name)
+
+
+def tensor(op: Op, name: str, shape: tuple[int, ...], number: int) -> torch.Tensor:
+    """A reproducible operand; `f32+` asks for positive numbers."""
     made = torch.Generator().manual_seed(7 + number)
     dtype = torch_dtype(name.rstrip("+"))
     if dtype.is_floating_point:
         x = torch.randn(shape, generator=made, dtype=torch.float64)
-        x = (x.abs() + 0.1) if name.endswith("+") else x
-        return x.to(dtype)
+        return (x.abs() + 0.1 if name.endswith("+") else x).to(dtype)
     if dtype == torch.bool:
         return torch.randint(0, 2, shape, generator=made).bool()
-    low, high = (0, 3) if op.name in PURE_INDEX else (-9, 10)
+    low, high = (0, 3) if op.name in BY_INDEX else (-9, 10)
     x = torch.randint(low, high, shape, generator=made)
     if op.name in NONZERO and number:
         x = torch.where(x == 0, 1, x)
-    if op.name in ("left_shift", "right_shift") and number:
+    if op.name.endswith("_shift") and number:
         x = x.abs()
     return x.to(dtype)
-
-
-NONZERO = {"div", "remainder", "fmod"}
 
 
 def operands(op: Op, sample: Sample) -> tuple[Any, ...]:
     """Tensors and numbers of a sample."""
     return tuple(
-        tensor(op, x, k) if isinstance(x, tuple) else x for k, x in enumerate(sample.operands)
+        tensor(op, *x, number) if isinstance(x, tuple) else x
+        for number, x in enumerate(sample.operands)
     )
 
 
 def attributes(sample: Sample) -> dict[str, Any]:
-    return {k: as_dtype(v) if k.endswith("dtype") else v for k, v in sample.attrs}
+    return {k: as_dtype(v) if k == "dtype" else v for k, v in sample.attrs}
 
 
-def fitting_form(op: Op, sample: Sample) -> Form | None:
-    """The first overload that can say the sample."""
-    return next((f for f in op.forms if fits(f, sample)), None)
-
-
-def fits(form: Form, sample: Sample) -> bool:
-    attrs = dict(sample.attrs)
-    count = sum(
-        1 for n in form.operands if not n.endswith("?") or attrs.get(f"has_{n[:-1]}", False)
-    )
-    lists = any(n in ("tensors", "indices") for n in form.operands) and "self" not in n_list(form)
-    if not lists and "indices" not in form.operands[1:] and count != len(sample.operands):
-        return False
-    fixed = dict(form.fixed)
-    own = {k: v for k, v in attrs.items() if not k.startswith("has_") or k in fixed}
-    kept = {k: v for k, v in own.items() if k not in fixed}
-    return (
-        set(kept) <= set(form.attrs)
-        and all(own[k] == v for k, v in fixed.items() if k in own)
-        and all(k in own for k, v in fixed.items() if not k.startswith(("has_", "default_")))
-        and required(form) <= set(kept)
-        and all(scalar_allowed(form, n, x) for n, x in zip(form.operands, sample.operands))
-        and all(listed_alike(form, k, v) for k, v in kept.items())
-    )
-
-
-def listed_alike(form: Form, name: str, value: Any) -> bool:
-    """A tuple only where the schema takes a list."""
-    kinds = {a.name: str(a.type) for a in overload(form)._schema.arguments}
-    return not isinstance(value, tuple) or "List" in kinds[name]
-
-
-def n_list(form: Form) -> tuple[str, ...]:
-    return form.operands
+# ---------------------------------------------------------------- torch calls
 
 
 def overload(form: Form) -> Any:
@@ -106,121 +71,150 @@ def overload(form: Form) -> Any:
     return getattr(getattr(getattr(torch.ops, space), name), kind)
 
 
+def kinds(form: Form) -> dict[str, str]:
+    """The schema's type of every argument."""
+    return {a.name: str(a.type) for a in overload(form)._schema.arguments}
+
+
+def fitting_form(op: Op, sample: Sample) -> Form | None:
+    """The first overload that can say the sample; None for operators that torch does not have."""
+    return next((f for f in op.forms if fits(f, sample)), None)
+
+
+def fits(form: Form, sample: Sample) -> bool:
+    attrs, fixed = dict(sample.attrs), dict(form.fixed)
+    asked = {k: v for k, v in attrs.items() if k in fixed or not k.startswith("has_")}
+    free = {k: v for k, v in asked.items() if k not in fixed}
+    implied = {k for k in fixed if not k.startswith(("has_", "default_"))}
+    types = kinds(form)
+    return (
+        counted(form, sample)
+        and set(free) <= set(form.attrs)
+        and all(asked[k] == v for k, v in fixed.items() if k in asked)
+        and implied <= set(asked)
+        and required(form) <= set(free)
+        and all("List" in types[k] for k, v in free.items() if isinstance(v, tuple))
+    )
+
+
+def counted(form: Form, sample: Sample) -> bool:
+    """Whether the operands match the form's in number, tensors standing where tensors belong."""
+    types = [kinds(form)[n.rstrip("?")] for n in form.operands]
+    if any(t.startswith("List") for t in types):
+        return True
+    present = [
+        t for n, t in zip(form.operands, types, strict=True)
+        if not n.endswith("?") or dict(sample.attrs).get(f"has_{n[:-1]}", False)
+    ]  # fmt: skip
+    return len(present) == len(sample.operands) and all(
+        ("Tensor" in t) == isinstance(x, tuple)
+        for t, x in zip(present, sample.operands, strict=True)
+    )
+
+
 def required(form: Form) -> set[str]:
-    """Attributes that the schema gives no default."""
+    """Attributes for which the schema has no default and takes no None."""
     arguments = overload(form)._schema.arguments
-    named = {a.name for a in arguments if not a.has_default_value()}
-    optional = {a.name for a in arguments if "Optional" in str(a.type)}
-    return (named - optional - {"input_dtype"}) & set(form.attrs)
+    named = {
+        a.name
+        for a in arguments
+        if not a.has_default_value() and not str(a.type).startswith("Optional")
+    }
+    return (named - {"input_dtype"}) & set(form.attrs)
 
 
-def scalar_allowed(form: Form, name: str, x: Any) -> bool:
-    kinds = {a.name: str(a.type) for a in overload(form)._schema.arguments}
-    kind = kinds[name.rstrip("?")]
-    if isinstance(x, tuple):
-        return "Tensor" in kind
-    return "Tensor" not in kind
-
-
-def call(form: Form, values: tuple[Any, ...], attrs: dict[str, Any]) -> Any:
-    """The torch call that the form describes."""
-    queue = list(values)
-    known: dict[str, Any] = {}
+def call(form: Form, values: tuple[Any, ...], attrs: dict[str, Any]) -> list[Any]:
+    """The outputs of the torch call that the form describes."""
+    queue, known = list(values), dict[str, Any]()
+    types = kinds(form)
     for name in form.operands:
         plain = name.rstrip("?")
-        kind = next(str(a.type) for a in overload(form)._schema.arguments if a.name == plain)
-        if kind.startswith("List"):
+        if types[plain].startswith("List"):
             known[plain], queue = queue, []
         elif name.endswith("?") and not attrs.get(f"has_{plain}", False):
             known[plain] = None
         else:
             known[plain] = queue.pop(0)
-    for name in form.attrs:
-        if name in attrs:
-            value = attrs[name]
-            known[name] = torch_value(value)
-    if "input_dtype" in form.attrs and "input_dtype" not in known:
-        known["input_dtype"] = values[0].dtype
+    known |= {k: torch_value(attrs[k]) for k in form.attrs if k in attrs}
+    if "input_dtype" in form.attrs:
+        known.setdefault("input_dtype", values[0].dtype)
     args, kwargs = [], {}
     for a in overload(form)._schema.arguments:
-        if a.name in known:
-            if a.kwarg_only:
-                kwargs[a.name] = known[a.name]
-            else:
-                args.append(known[a.name])
-        elif not a.kwarg_only:
-            args.append(a.default_value if a.has_default_value() else None)
-    if any(isinstance(v, torch.Tensor) and v.is_meta for v in values) and any(
-        a.name == "device" for a in overload(form)._schema.arguments
-    ):
-        kwargs["device"] = "meta"
-    return overload(form)(*args, **kwargs)
+        if a.kwarg_only:
+            kwargs |= {a.name: known[a.name]} if a.name in known else {}
+        else:
+            default = a.default_value if a.has_default_value() else None
+            args.append(known.get(a.name, default))
+    result = overload(form)(*args, **kwargs)
+    return list(result) if isinstance(result, tuple | list) else [result]
 
 
 def torch_value(value: Any) -> Any:
     if isinstance(value, DType):
-        return getattr(torch, value.torch_name)
+        return torch_dtype(value)
     return list(value) if isinstance(value, tuple) else value
 
 
-def listed(result: Any) -> list[torch.Tensor | None]:
-    return list(result) if isinstance(result, tuple | list) else [result]
+def wide_call(form: Form, values: tuple[Any, ...], attrs: dict[str, Any]) -> list[Any]:
+    """The call with every float operand in f64."""
+    if attrs.get("dtype") is not None and attrs["dtype"].is_float and "seed" not in form.operands:
+        attrs = {**attrs, "dtype": BY_NAME["f64"]}
+    return call(form, tuple(map(widened, values)), attrs)
 
 
-def cases(kind: type | None = None) -> Iterator[tuple[str, int]]:
-    """Every sample of the table, by operator name and number."""
-    for op in OPS.values():
-        if kind is None or isinstance(op.body, kind):
-            for number in range(len(op.samples)):
-                yield op.name, number
+def widened(x: Any) -> Any:
+    return x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+
+
+# ---------------------------------------------------------------- ours
+
+
+def node_of(op: Op, number: int) -> Node:
+    """The node of a sample, with what the importer would add."""
+    made = sample_node(op, number)
+    if any("input_dtype" in f.attrs for f in op.forms):
+        attrs = {**made.attr, "input_dtype": made.values[0].type.dtype}
+        return Node(made.op, made.inputs, made.outputs, freeze(attrs), made.origin, made.call)
+    return made
+
+
+def as_found(node: Node, outputs: list[Any]) -> Node:
+    """The node with the dtypes of the statistics that eager gives on this device."""
+    types = [
+        v.type if t is None else TensorType.dense(as_torch(t.dtype), v.type.shape)
+        for v, t in zip(node.outputs, outputs, strict=True)
+    ]
+    made = tuple(Value(v.name, t) for v, t in zip(node.outputs, types, strict=True))
+    return Node(node.op, node.inputs, made, node.attrs, node.origin, node.call)
+
+
+def as_torch(dtype: torch.dtype) -> DType:
+    name = str(dtype).removeprefix("torch.")
+    return next(d for d in BY_NAME.values() if d.torch_name == name)
+
+
+def interpret(node: Node, values: tuple[Any, ...]) -> list[torch.Tensor | None]:
+    """The node's outputs by expansion, lowering and the nest interpreter."""
+    graph = expand(Graph(node.values, (node,), node.outputs))
+    arrays = {
+        v.name: to_array(t)
+        for v, t in zip(node.inputs, values, strict=True)
+        if isinstance(v, Value)
+    }
+    for n in graph.nodes:
+        nest, out = lower_node(n), n.output
+        read = {b.name: arrays[b.name] for b in nest.buffers if b.name != out.name}
+        flat = run_nest(nest, {**read, out.name: storage(out.type)})[out.name]
+        arrays[out.name] = unstrided(flat, out.type)
+    return [
+        torch.from_numpy(arrays[v.name]).to(torch_dtype(v.type.dtype)) if v.name in arrays else None
+        for v in node.outputs
+    ]
 
 
 def to_array(t: torch.Tensor) -> Any:
     """The interpreter's carrier of a tensor."""
     return (t.float() if t.dtype == torch.bfloat16 else t).contiguous().numpy().copy()
-
-
-def from_array(a: Any, dtype: DType) -> torch.Tensor:
-    return torch.from_numpy(np.array(a, order="C")).to(getattr(torch, dtype.torch_name))
-
-
-def clean(sample: Sample) -> Sample:
-    """A sample without the marks on its dtype names."""
-    return Sample(
-        tuple((x[0].rstrip("+"), x[1]) if isinstance(x, tuple) else x for x in sample.operands),
-        sample.attrs,
-    )
-
-
-def node_of(op: Op, number: int) -> Node:
-    made = sample_node(op, number)
-    if "input_dtype" in dict(made.attrs) or not any(
-        "input_dtype" in f.attrs for f in op.forms
-    ):
-        return made
-    attrs = {**made.attr, "input_dtype": made.values[0].type.dtype}
-    return Node(made.op, made.inputs, made.outputs, freeze(attrs), made.origin, made.call)
-
-
-def interpret(node: Node, values: tuple[Any, ...]) -> list[torch.Tensor | None]:
-    """The node's outputs by expansion, lowering and the nest interpreter."""
-    inputs = tuple(v for v in node.inputs if isinstance(v, Value))
-    graph = expand(Graph(inputs, (node,), node.outputs))
-    arrays = {
-        v.name: to_array(t)
-        for v, t in zip(node.inputs, values, strict=True)
-        if not isinstance(v, Scalar)
-    }
-    for n in graph.nodes:
-        nest = lower_node(n)
-        out = n.output
-        read = {b.name: arrays[b.name] for b in nest.buffers if b.name != out.name}
-        flat = run_nest(nest, {**read, out.name: storage(out.type)})[out.name]
-        arrays[out.name] = unstrided(flat, out.type)
-    return [
-        from_array(arrays[v.name], v.type.dtype) if v.name in arrays else None
-        for v in node.outputs
-    ]
 
 
 def unstrided(flat: Any, type: TensorType) -> Any:
@@ -229,33 +223,35 @@ def unstrided(flat: Any, type: TensorType) -> Any:
     return np.lib.stride_tricks.as_strided(flat, type.shape, steps).copy()
 
 
-def reference(op: Op, sample: Sample, values: tuple[Any, ...]) -> list[Any]:
-    """The entry's numpy reference on f64 (floats) and i64 or bool operands."""
-    wide = tuple(widened(x) if isinstance(x, torch.Tensor) else x for x in values)
+def reference(op: Op, values: tuple[Any, ...], attrs: dict[str, Any]) -> list[Any]:
+    """The entry's numpy reference on f64 (floats), i64 or bool operands."""
+    wide = tuple(widened(x).numpy() if isinstance(x, torch.Tensor) else x for x in values)
     with np.errstate(all="ignore"):
-        found = op.reference(*wide, attributes(sample))
+        found = op.reference(*wide, attrs)
     return [np.asarray(a) for a in (found if isinstance(found, tuple) else (found,))]
 
 
-def widened(t: torch.Tensor) -> Any:
-    return t.double().numpy() if t.is_floating_point() else t.numpy()
+# ---------------------------------------------------------------- distances
 
 
-def wide_call(op: Op, form: Form, sample: Sample, values: tuple[Any, ...]) -> list[Any]:
-    """Eager in f64."""
-    wide = tuple(
-        x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for x in values
-    )
-    attrs = attributes(sample)
-    if attrs.get("dtype") is not None and attrs["dtype"].is_float and op.name != "uniform":
-        attrs["dtype"] = BY_NAME["f64"]
-    return listed(call(form, wide, attrs))
+def same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Equal in dtype, shape and every bit but the payload of a NaN."""
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    if not a.is_floating_point():
+        return bool((a == b).all())
+    equal = (a == b) & (torch.signbit(a) == torch.signbit(b))
+    return bool((equal | (a.isnan() & b.isnan())).all())
 
 
-def takes_attrs(fn: Any) -> bool:
-    return bool(inspect.signature(fn).parameters)
-
-
-def is_opaque(op: Op) -> bool:
-    return isinstance(op.body, Opaque)
-
+def distance(a: torch.Tensor, exact: torch.Tensor) -> float:
+    """The largest distance, in ulp of the largest finite exact element."""
+    if not a.is_floating_point():
+        return float((a != exact).sum()) * 1e9
+    wide, exact = a.double(), exact.double()
+    equal = (wide == exact) | (wide.isnan() & exact.isnan())
+    finite = exact[exact.isfinite()].abs()
+    top = float(finite.max()) if finite.numel() else 1.0
+    step = torch.finfo(a.dtype).eps * max(top, torch.finfo(a.dtype).tiny)
+    off = torch.where(equal, 0.0, (wide - exact).abs() / step).nan_to_num(1e18, 1e18)
+    return float(off.max()) if off.numel() else 0.0

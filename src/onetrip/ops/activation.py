@@ -38,11 +38,15 @@ def _relu(x: Expr, at: Attrs) -> Expr:
 
 
 def _relu6(x: Expr, at: Attrs) -> Expr:
-    return m.clamp(x, 0, 6)
+    return _between(x, 0, 6)
 
 
 def _hardtanh(x: Expr, at: Attrs) -> Expr:
-    low, high = at.get("min_val", -1), at.get("max_val", 1)
+    return _between(x, at.get("min_val", -1), at.get("max_val", 1))
+
+
+def _between(x: Expr, low: float, high: float) -> Expr:
+    """min(max(x, low), high), with the sign of x's zero and its NaN."""
     x = where(m.lt(x, low), low, x)
     return where(m.gt(x, high), high, x)
 
@@ -116,7 +120,8 @@ def _hardshrink(x: Expr, at: Attrs) -> Expr:
 
 def _softshrink(x: Expr, at: Attrs) -> Expr:
     size = at.get("lambd", 0.5)
-    low = where(m.lt(x, -size), add(x, size), mul(x, 0))
+    inside = where(m.isnan(x), x, 0)
+    low = where(m.lt(x, -size), add(x, size), inside)
     return where(m.gt(x, size), sub(x, size), low)
 
 
@@ -192,8 +197,7 @@ def _softplus_backward(g: Expr, x: Expr, at: Attrs) -> Expr:
 
 
 def _hardtanh_backward(g: Expr, x: Expr, at: Attrs) -> Expr:
-    outside = m.either(m.le(x, at["min_val"]), m.ge(x, at["max_val"]))
-    return where(outside, 0, g)
+    return where(m.both(m.gt(x, at["min_val"]), m.lt(x, at["max_val"])), g, 0)
 
 
 def _hardswish_backward(g: Expr, x: Expr, at: Attrs) -> Expr:

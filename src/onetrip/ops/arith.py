@@ -103,6 +103,12 @@ def where(condition: Expr, a: Term, b: Term) -> Expr:
     return Apply("where", (condition, left, right), left.dtype)
 
 
+def select(condition: Expr, a: Expr, b: Expr) -> Expr:
+    """a where the condition holds, else b, in their storage dtype: nothing is rounded."""
+    wide = a.dtype.compute
+    return cast(where(condition, to(a, wide), to(b, wide)), a.dtype)
+
+
 def fma(a: Term, b: Expr, c: Expr) -> Expr:
     """a * b + c with one rounding."""
     return Apply("fma", (a if isinstance(a, Expr) else const(a, b.dtype), b, c), c.dtype)

@@ -137,7 +137,7 @@ def _eye_type(operands: tuple[Arg, ...], at: Attrs) -> tuple[TensorType, ...]:
 def _eye_read(out: Shape, node: Node) -> Expr:
     dtype = node.output.type.dtype
     same = compare("eq", Position(out[0]), Position(out[1]))
-    return m.where(same, m.const(1, dtype), m.const(0, dtype))
+    return m.select(same, m.const(1, dtype), m.const(0, dtype))
 
 
 def _triangle(op: str) -> Callable[[Shape, Node], Expr]:
@@ -147,7 +147,7 @@ def _triangle(op: str) -> Callable[[Shape, Node], Expr]:
         x = load(node, 0, out)
         shift = Position(add(out[-1], -out[-2]))
         kept = compare(op, shift, m.place(node.attr.get("diagonal", 0)))
-        return m.where(kept, x, m.const(0, x.dtype))
+        return m.select(kept, x, m.const(0, x.dtype))
 
     return read
 
@@ -209,10 +209,11 @@ OPS: tuple[Op, ...] = (
     _made("eye", (form("eye.default", (), ("n", "dtype")),
                   form("eye.m", (), ("n", "m", "dtype"))), _eye_type, _eye_read,
           lambda at: np.eye(at["n"], at.get("m", at["n"])),
-          (sample(n=3), sample(n=2, m=4, dtype="i64")), ("EyeLike",)),
+          (sample(n=3), sample(n=2, m=4, dtype="i64"), sample(n=3, dtype="bf16")), ("EyeLike",)),
     _made("tril", default_form("tril", ("self",), ("diagonal",)), like_first(), _triangle("le"),
           lambda x, at: np.tril(x, at.get("diagonal", 0)),
-          (sample(SQUARE), sample(SQUARE, diagonal=-1), sample(("bool", (4, 4)), diagonal=1)),
+          (sample(SQUARE), sample(SQUARE, diagonal=-1), sample(("bool", (4, 4)), diagonal=1),
+           sample(("bf16", (3, 5)))),
           ("Trilu",)),
     _made("triu", default_form("triu", ("self",), ("diagonal",)), like_first(), _triangle("ge"),
           lambda x, at: np.triu(x, at.get("diagonal", 0)),

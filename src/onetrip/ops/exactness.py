@@ -64,6 +64,17 @@ def _of(name: str, backend: str) -> Exactness:
     return MATCHED
 
 
+def is_exact(op: Op) -> bool:
+    """Whether an elementwise body has IEEE steps only, so that every correct backend agrees."""
+    if not isinstance(op.body, Elementwise):
+        return False
+    return all(
+        SCALAR_OPS[n].unit is Unit.ALU
+        for node in _samples(op)
+        for n in _applied(node, op.body, "cpp")
+    )
+
+
 def _samples(op: Op) -> list[Node]:
     return [sample_node(op, number) for number in range(len(op.samples))]
 
@@ -74,15 +85,20 @@ def _worst(found: list[Exactness]) -> Exactness:
 
 def _elementwise(node: Node, body: Elementwise, backend: str) -> Exactness:
     """From the leaves of the element's expression."""
+    applied = _applied(node, body, backend)
+    special = [n for n in applied if SCALAR_OPS[n].unit is Unit.SPECIAL or n in _CPP_ALONE]
+    rules = {"cpp": _on_cpp, "triton": _on_triton}
+    return rules[backend](special, alone=len(applied) == 1)
+
+
+def _applied(node: Node, body: Elementwise, backend: str) -> list[str]:
+    """The scalar operators of one element."""
     loads = [
         Load(x.name, (0,) * x.type.rank, x.type.dtype) if isinstance(x, Value) else _nothing(node)
         for x in node.inputs
     ]
     value = element(body, node, loads, gpu=backend == "triton")
-    applied = [e.op for e in walk((value,)) if isinstance(e, Apply)]
-    special = [n for n in applied if SCALAR_OPS[n].unit is Unit.SPECIAL or n in _CPP_ALONE]
-    rules = {"cpp": _on_cpp, "triton": _on_triton}
-    return rules[backend](special, alone=len(applied) == 1)
+    return [e.op for e in walk((value,)) if isinstance(e, Apply)]
 
 
 def _nothing(node: Node) -> Expr:

@@ -82,7 +82,7 @@ def _piece(index: Dim, start: Dim, size: Dim) -> Dim:
 def _chain(pieces: Sequence[tuple[Expr, Expr | None]]) -> Expr:
     value = pieces[-1][0]
     for piece, guard in reversed(pieces[:-1]):
-        value = piece if guard is None else Apply("where", (guard, piece, value), value.dtype)
+        value = piece if guard is None else m.select(guard, piece, value)
     return value
 
 
@@ -159,7 +159,7 @@ def _put(node: Node, out: Shape, guard: Expr | None, index: Sequence[Dim]) -> Ex
     if guard is None:
         return source
     negated = Apply("logical_not", (guard,), bool_)
-    return Apply("where", (guard, source, guarded(load(node, 0, out), negated)), source.dtype)
+    return m.select(guard, source, guarded(load(node, 0, out), negated))
 
 
 def _scatter_type(operands: tuple[Any, ...], at: Attrs) -> Rows:
@@ -197,10 +197,12 @@ OPS: tuple[Op, ...] = (
        Movement(_cat_read), lambda *a: np.concatenate(
            [x for x in a[:-1] if x.shape != (0,)], a[-1].get("dim", 0)),
        (sample(X, ("f32", (2, 1, 4)), X, dim=1), sample(("bf16", (3,)), ("f32", (2,))),
+        sample(("bf16", (3,)), ("bf16", (2,))),
         sample(("f32", (0,)), X, X, dim=-1)), onnx=("Concat",)),
     Op("stack", Kind.MOVEMENT, (form("stack.default", ("tensors",), ("dim",)),), _stack_type,
        Movement(_stack_read), lambda *a: np.stack(a[:-1], a[-1].get("dim", 0)),
-       (sample(X, X), sample(X, X, X, dim=-1), sample(("i64", ()), ("i64", ())))),
+       (sample(X, X), sample(X, X, X, dim=-1), sample(("f16", (2,)), ("f16", (2,))),
+        sample(("i64", ()), ("i64", ())))),
     Op("pad", Kind.MOVEMENT, (form("constant_pad_nd.default", ("self",), ("pad", "value")),),
        _pad_type, Movement(_pad_read), _np_pad,
        (sample(X, pad=(1, 2)), sample(X, pad=(0, 1, 2, 0), value=1.5),

@@ -168,7 +168,7 @@ class Form:
 class Sample:
     """One conformance sample: operand descriptions and attributes.
 
-    operands: (dtype name, shape) pairs or numbers.
+    operands: (dtype name, shape) pairs or numbers; `f32+` asks for positive elements.
     """
 
     operands: tuple[Any, ...]
