@@ -13,13 +13,16 @@ Kernel, one for each lane of the tile axes on which it depends.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Union
+from hashlib import blake2b
+from typing import TypeVar
 
 from ..base.dtype import DType, bool_, f32, i64
 from ..base.intern import Interned
-from ..base.sym import Dim, Opaque, Sym, Var, atoms, rebuild
+from ..base.sym import Dim, Opaque, Sym, Var, atoms, rebuild, render
+
+T = TypeVar("T")
 
 
 class Expr(metaclass=Interned):
@@ -30,7 +33,15 @@ class Expr(metaclass=Interned):
     @cached_property
     def free(self) -> frozenset[Sym]:
         """The axis variables and sizes on which the value depends (bound ones excluded)."""
-        return _free(self)
+        return _settled(self, "free", _free)
+
+    @cached_property
+    def digest(self) -> str:
+        """16 hexadecimal digits of the content: the same in every run, told apart in practice."""
+        return _settled(self, "digest", _digest)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}#{self.digest}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +52,7 @@ class Const(Expr):
     dtype: DType
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Load(Expr):
     """One element of a buffer, by logical index (one Dim for each dimension of the buffer).
 
@@ -56,7 +67,7 @@ class Load(Expr):
     other: Const | None = None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Position(Expr):
     """An index expression as a number."""
 
@@ -64,7 +75,7 @@ class Position(Expr):
     dtype: DType = i64
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Apply(Expr):
     """A scalar operator (ops/scalar.py) on operands; `dtype` is the result's."""
 
@@ -73,7 +84,7 @@ class Apply(Expr):
     dtype: DType
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Cast(Expr):
     """Conversion with the rounding, truncation and wrap-around of PyTorch's `.to(dtype)`."""
 
@@ -81,7 +92,7 @@ class Cast(Expr):
     dtype: DType
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Rng(Expr):
     """A uniform number in [0, 1): word `offset % 4` of Philox4x32-10 block `offset // 4`.
 
@@ -111,7 +122,7 @@ class Reduction(metaclass=Interned):
         return (inside - bound) | frozenset(extents)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Reduced(Expr):
     """One component of a reduction's final state."""
 
@@ -120,7 +131,7 @@ class Reduced(Expr):
     dtype: DType
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Scanned(Expr):
     """Inclusive prefix fold of `lift` along `axis`, at the current value of `axis`.
 
@@ -144,7 +155,7 @@ class Local(Expr):
     over: tuple[Var, ...] = ()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Fold(Expr):
     """Monoid fold of a tile over its tile axes `axes` (lanes outside the axis' extent left out)."""
 
@@ -155,7 +166,7 @@ class Fold(Expr):
     dtype: DType
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Prefix(Expr):
     """Inclusive prefix fold of a tile along its tile axis `axis`."""
 
@@ -166,7 +177,7 @@ class Prefix(Expr):
     dtype: DType
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Contract(Expr):
     """sum over tile axis `axis` of a * b, accumulated in `dtype`: a matrix unit's tile product."""
 
@@ -174,9 +185,6 @@ class Contract(Expr):
     a: Expr
     b: Expr
     dtype: DType
-
-
-Node = Union[Expr, Reduction]
 
 
 def children(e: Expr) -> tuple[Expr, ...]:
@@ -222,6 +230,20 @@ def dims_of(e: Expr) -> tuple[Dim, ...]:
     return ()
 
 
+def _settled(root: Expr, name: str, make: Callable[[Expr], T]) -> T:
+    """A cached property, computed for operands first, so that no depth exhausts the stack."""
+    stack = [root]
+    while stack:
+        e = stack[-1]
+        pending = [c for c in children(e) if name not in c.__dict__]
+        if not pending:
+            e.__dict__[name] = make(e)
+            stack.pop()
+        stack.extend(pending)
+    found: T = root.__dict__[name]
+    return found
+
+
 def _free(e: Expr) -> frozenset[Sym]:
     if isinstance(e, Reduced):
         return e.reduction.free
@@ -236,6 +258,29 @@ def _free(e: Expr) -> frozenset[Sym]:
     if isinstance(e, Scanned | Prefix):
         return inside | {e.axis}
     return inside
+
+
+def _digest(e: Expr) -> str:
+    parts = [type(e).__name__, *(_content(getattr(e, f.name)) for f in fields(e))]  # type: ignore[arg-type]
+    return blake2b("|".join(parts).encode(), digest_size=8).hexdigest()
+
+
+def _content(value: object) -> str:
+    if isinstance(value, Expr):
+        return value.digest
+    if isinstance(value, Reduction):
+        return f"{value.monoid}{_content(value.axes)}{_content(value.lift)}"
+    if isinstance(value, Sym):
+        return render(value, _atom_content)
+    if isinstance(value, tuple):
+        return f"({','.join(map(_content, value))})"
+    return value.hex() if isinstance(value, float) else repr(value)
+
+
+def _atom_content(atom: Sym) -> str:
+    if isinstance(atom, Opaque):
+        return f"[{atom.payload.digest}<{_content(atom.extent)}]"
+    return f"{atom.name}<{_content(atom.extent)}" if isinstance(atom, Var) else repr(atom)
 
 
 def walk(roots: tuple[Expr, ...]) -> Iterator[Expr]:
@@ -270,16 +315,33 @@ class Rewriter:
         self._index = index
         self._leaf = leaf
         self._node = node
-        self._memo: dict[int, Expr] = {}
-        self._reductions: dict[int, Reduction] = {}
-        self._kept: list[object] = []
+        self._memo: dict[Expr, Expr] = {}
+        self._reductions: dict[Reduction, Reduction] = {}
 
     def __call__(self, root: Expr) -> Expr:
         """The rewritten expression."""
-        for e in walk((root,)) if self._leaf is None else ():
-            if id(e) not in self._memo:
-                self._remember(e, self._finish(self._rebuild(e)))
-        return self._memo[id(root)] if self._leaf is None else self._visit(root)
+        found = self._memo.get(root)
+        if found is not None:
+            return found
+        asked: set[Expr] = set()
+        stack = [root]
+        while stack:
+            e = stack.pop()
+            if e in self._memo:
+                continue
+            if e not in asked:
+                asked.add(e)
+                known = self._leaf(e) if self._leaf else None
+                if known is not None:
+                    self._memo[e] = known
+                else:
+                    stack.append(e)
+                    stack.extend(reversed(children(e)))
+            else:
+                made = self._rebuild(e)
+                new = self._node(made) if self._node else None
+                self._memo[e] = made if new is None else new
+        return self._memo[root]
 
     def dim(self, d: Dim) -> Dim:
         """The rewritten index expression, payloads of indirect indices included."""
@@ -289,40 +351,22 @@ class Rewriter:
 
     def _payload(self, atom: Sym) -> Dim | None:
         if isinstance(atom, Opaque):
-            return Opaque(self._visit(atom.payload), atom.extent)
+            return Opaque(self(atom.payload), atom.extent)
         return None
-
-    def _remember(self, old: Expr, new: Expr) -> Expr:
-        self._memo[id(old)] = new
-        self._kept.append(old)
-        return new
-
-    def _finish(self, e: Expr) -> Expr:
-        made = self._node(e) if self._node else None
-        return e if made is None else made
-
-    def _visit(self, e: Expr) -> Expr:
-        found = self._memo.get(id(e))
-        if found is not None:
-            return found
-        made = self._leaf(e) if self._leaf else None
-        return self._remember(e, made if made is not None else self._finish(self._rebuild(e)))
 
     def reduction(self, r: Reduction) -> Reduction:
         """The rewritten reduction; reduced axes are renamed with the other axes."""
-        if id(r) not in self._reductions:
-            axes = tuple(self._axis(a) for a in r.axes)
-            flat = tuple(v for group in axes for v in group)
-            self._reductions[id(r)] = Reduction(r.monoid, flat, tuple(map(self._visit, r.lift)))
-            self._kept.append(r)
-        return self._reductions[id(r)]
+        if r not in self._reductions:
+            axes = tuple(v for a in r.axes for v in self._axis(a))
+            self._reductions[r] = Reduction(r.monoid, axes, tuple(map(self, r.lift)))
+        return self._reductions[r]
 
     def _axis(self, axis: Var) -> tuple[Var, ...]:
         new = self._index(axis) if self._index else axis
         return tuple(dict.fromkeys(a for a in atoms(new) if isinstance(a, Var)))
 
     def _rebuild(self, e: Expr) -> Expr:
-        v = self._visit
+        v = self.__call__
         if isinstance(e, Load):
             guard = None if e.guard is None else v(e.guard)
             return Load(e.buffer, tuple(map(self.dim, e.index)), e.dtype, guard, e.other)
@@ -343,7 +387,7 @@ class Rewriter:
         return self._rebuild_kernel(e)
 
     def _rebuild_kernel(self, e: Expr) -> Expr:
-        v = self._visit
+        v = self.__call__
         if isinstance(e, Fold):
             axes = tuple(x for a in e.axes for x in self._axis(a))
             return Fold(e.monoid, axes, tuple(map(v, e.args)), e.component, e.dtype)

@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Union
+from typing import TypeAlias
 
 from ..base.sym import Dim, Size, Var
 from .expr import Expr
@@ -95,7 +95,7 @@ class Scratch:
     type: TensorType
 
 
-Stmt = Union[Loop, Let, Carry, Assign, Scratch, Store]
+Stmt: TypeAlias = Loop | Let | Carry | Assign | Scratch | Store
 
 
 @dataclass(frozen=True)

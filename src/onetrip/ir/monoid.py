@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..base.dtype import DType, bool_
-from .expr import Apply, Const, Expr, apply, cast, compare
+from .expr import Apply, Const, Expr, apply, compare
 
 State = tuple[Expr, ...]
 
@@ -70,25 +70,26 @@ def _plain(name: str, op: str, identity: Callable[[DType], Const]) -> Monoid:
 def _arg(name: str, better: str, identity: Callable[[DType], Const]) -> Monoid:
     """(value, index): the first NaN wins, else the first extreme, as in PyTorch.
 
-    The neutral index is the largest one, so that a real element always replaces it.
+    The later part is taken when its value is better, or equal and at a smaller index; NaN is better
+    than every number and equal to NaN. Both cases exclude each other, and the order is total, so
+    combination is associative and commutative. The neutral index is the largest one: every real
+    element is taken instead, also one that equals the neutral value.
     """
 
     def combine(a: State, b: State) -> State:
-        wins = compare(better, b[0], a[0])
-        ties = compare("eq", b[0], a[0])
+        wins, ties = compare(better, b[0], a[0]), compare("eq", b[0], a[0])
         if a[0].dtype.is_float:
-            a_nan, b_nan = (compare("ne", x, x) for x in (a[0], b[0]))
-            wins = _either(wins, apply("logical_and", b_nan, apply("logical_not", a_nan)))
-            ties = _either(ties, apply("logical_and", a_nan, b_nan))
-            wins = apply("logical_and", wins, _either(apply("logical_not", a_nan), b_nan))
-        earlier = compare("lt", b[1], a[1])
-        take = _either(
-            apply("logical_and", wins, apply("logical_not", ties)),
-            apply("logical_and", ties, earlier),
-        )
-        return tuple(Apply("where", (take, y, x), x.dtype) for x, y in zip(a, b))
+            a_nan, b_nan = compare("ne", a[0], a[0]), compare("ne", b[0], b[0])
+            wins = _either(wins, _and(b_nan, apply("logical_not", a_nan)))
+            ties = _either(ties, _and(a_nan, b_nan))
+        take = _either(wins, _and(ties, compare("lt", b[1], a[1])))
+        return tuple(Apply("where", (take, y, x), x.dtype) for x, y in zip(a, b, strict=True))
 
     return Monoid(name, 2, lambda d: (identity(d[0]), highest(d[1])), combine)
+
+
+def _and(a: Expr, b: Expr) -> Expr:
+    return apply("logical_and", a, b)
 
 
 def _either(a: Expr, b: Expr) -> Expr:
@@ -103,12 +104,17 @@ def _welford(a: State, b: State) -> State:
     share = Apply("where", (compare("eq", n, zero), zero, apply("div", nb, n)), n.dtype)
     delta = apply("sub", mb, ma)
     mean = apply("add", ma, apply("mul", delta, share))
-    between = apply("mul", apply("mul", delta, delta), apply("mul", na, share))
+    # Multiplied from the right: the square alone may overflow where the share of a part is 0.
+    between = apply("mul", delta, apply("mul", delta, apply("mul", na, share)))
     return n, mean, apply("add", apply("add", sa, sb), between)
 
 
 def _online_softmax(a: State, b: State) -> State:
-    """(maximum, sum of exp(x - maximum)) of two parts joined (Milakov and Gimelshein, 2018)."""
+    """(maximum, sum of exp(x - maximum)) of two parts joined (Milakov and Gimelshein, 2018).
+
+    Where both maxima are -inf the sum is 0: softmax and logsumexp of it are NaN and -inf all the
+    same.
+    """
     (ma, sa), (mb, sb) = a, b
     m = apply("maximum", ma, mb)
     nothing = compare("eq", m, lowest(m.dtype))
@@ -141,11 +147,3 @@ MONOIDS: dict[str, Monoid] = {
         Monoid("affine", 2, lambda d: (number(1, d[0]), number(0, d[1])), _affine),
     )
 }
-
-
-def reduce_with(monoid: str, component: int, *lift: Expr) -> tuple[str, int, tuple[Expr, ...]]:
-    """Checks the arity of a lift and returns the pieces of a reduction."""
-    found = MONOIDS[monoid]
-    if len(lift) != found.arity or not 0 <= component < found.arity:
-        raise ValueError(f"{monoid} has {found.arity} components, got {len(lift)}")
-    return monoid, component, tuple(cast(e, e.dtype) for e in lift)

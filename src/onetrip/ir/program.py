@@ -9,7 +9,7 @@ The runtime executes it; the memory planner reads it and places the scratch buff
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import Any, TypeAlias
 
 from ..base.sym import Dim, Size
 from .graph import Scalar, Value
@@ -82,7 +82,7 @@ class Free:
     value: str
 
 
-Step = Union[Bind, Alloc, Alias, Launch, Call, Update, Free]
+Step: TypeAlias = Bind | Alloc | Alias | Launch | Call | Update | Free
 
 
 @dataclass(frozen=True)
