@@ -64,6 +64,26 @@ def _elu(x: Expr, at: Attrs) -> Expr:
     return where(m.gt(x, 0), mul(x, scale), below)
 
 
+def _celu(x: Expr, at: Attrs) -> Expr:
+    """elu with scale 1 and input scale 1 / alpha, as eager calls it."""
+    alpha = at.get("alpha", 1.0)
+    return _elu(x, {"alpha": alpha, "scale": 1.0, "input_scale": 1.0 / alpha})
+
+
+def _prelu(x: Expr, w: Expr, at: Attrs) -> Expr:
+    return where(m.gt(x, 0), x, mul(w, x))
+
+
+def _nan_to_num(x: Expr, at: Attrs) -> Expr:
+    """NaN and infinities replaced; absent replacements are 0 and the storage dtype's extremes."""
+    top = LARGEST[at["common"].name]
+    high, low = at.get("posinf"), at.get("neginf")
+    nan = at.get("nan") or 0.0
+    y = where(m.eq(x, math.inf), top if high is None else high, x)
+    y = where(m.eq(x, -math.inf), -top if low is None else low, y)
+    return where(m.isnan(x), nan, y)
+
+
 def _coefficient(at: Attrs, x: Expr) -> Expr:
     """alpha * scale, rounded as eager does: both factors first."""
     alpha, scale = (m.const(at.get(k, 1), x.dtype).value for k in ("alpha", "scale"))
@@ -283,6 +303,11 @@ def _np_elu_backward(g: Any, x: Any, at: Attrs) -> Any:
     return np.where(x > 0, g * s, below)
 
 
+def _np_nan_to_num(x: Any, at: Attrs) -> Any:
+    high, low = at.get("posinf"), at.get("neginf")
+    return np.nan_to_num(x, nan=at.get("nan") or 0.0, posinf=high, neginf=low)
+
+
 def _np_silu_backward(g: Any, x: Any, at: Attrs) -> Any:
     s = 1 / (1 + np.exp(-x))
     return g * s * (1 + x * (1 - s))
@@ -312,6 +337,11 @@ def _np_log_sigmoid_backward(g: Any, x: Any, b: Any, at: Attrs) -> Any:
     return np.where(x < 0, 1 - b / (1 + b), b / (1 + b)) * g
 
 
+LARGEST = {
+    "bf16": 255 * 2.0**120, "f16": 65504.0, "f32": (2 - 2.0**-23) * 2.0**127,
+    "f64": (2 - 2.0**-52) * 2.0**1023,
+}  # fmt: skip
+"""The largest finite value of each float."""
 ELU = {"alpha": 1.3, "scale": 1.1, "input_scale": 0.7}
 OPS: tuple[Op, ...] = (
     _activation("relu", _relu, lambda x, at: np.maximum(x, 0), onnx=("Relu",),
@@ -325,6 +355,14 @@ OPS: tuple[Op, ...] = (
                 ("negative_slope",), ONE + _one(negative_slope=0.2), ("LeakyRelu",)),
     _activation("elu", _elu, _np_elu, ("alpha", "scale", "input_scale"), ONE + _one(**ELU),
                 ("Elu",)),
+    _activation("celu", _celu, lambda x, at: np.where(
+                    x > 0, x, at.get("alpha", 1) * np.expm1(np.minimum(x, 0) / at.get("alpha", 1))),
+                ("alpha",), ONE + _one(alpha=0.7), ("Celu",)),
+    elementwise("prelu", default_form("_prelu_kernel", ("self", "weight")),
+                with_attrs(_prelu), lambda x, w, at: np.where(x > 0, x, w * x),
+                _two(), compute=in_output, onnx=("PRelu",)),
+    _activation("nan_to_num", _nan_to_num, _np_nan_to_num, ("nan", "posinf", "neginf"),
+                ONE + _one(nan=2.0, posinf=3.0, neginf=-1.0)),
     _activation("gelu", _gelu, _np_gelu, ("approximate",), ONE + _one(approximate="tanh"),
                 ("Gelu",)),
     _activation("silu", _silu, lambda x, at: x / (1 + np.exp(-x))),

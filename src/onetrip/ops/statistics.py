@@ -199,6 +199,17 @@ def _extreme_op(name: str) -> Op:
     )  # fmt: skip
 
 
+def _both_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
+    return reduction(first)(operands, at) * 2
+
+
+def _both(build: Builder, node: Node) -> Outputs:
+    """The least and the greatest element."""
+    more = {"dim": node.attr.get("dim"), "keepdim": bool(node.attr.get("keepdim", False))}
+    x = tensor(node, 0)
+    return build("amin", x, **more), build("amax", x, **more)
+
+
 # ---------------------------------------------------------------- splits
 
 
@@ -377,6 +388,9 @@ OPS: tuple[Op, ...] = (
               (sample(("f32", (3, 5)), dim=(1,)), sample(("bf16", (3, 5)), dim=(0,),
                                                          keepdim=True)),
               onnx=("ReduceLogSumExp",)),
+    composite("aminmax", (form("aminmax.default", ("self",), ("dim", "keepdim")),), _both_type,
+              _both, lambda x, at: (along(np.min)(x, at), along(np.max)(x, at)),
+              (sample(("f32", (3, 5)), dim=1, keepdim=True), sample(("f32", (7,))))),
     _extreme_op("max"),
     _extreme_op("min"),
     composite("split", (form("split.Tensor", ("self",), ("split_size", "dim")),
