@@ -21,7 +21,6 @@ from ..ir.kernel import Kernel, Loop, Mapping
 from ..ir.nest import Access
 from .cpp_body import Body
 from .cpp_index import dim_text
-from .cpp_ops import memory_type
 from .cpp_values import Place
 
 PREFIX: dict[Access, str] = {Access.READ: "in", Access.WRITE: "out", Access.UPDATE: "io"}
@@ -102,8 +101,7 @@ def kernel_text(kernel: Kernel) -> str:
     body = Body(kernel, sizes, places)
     body.write(kernel.body, threaded)
     faults = body.values.faults
-    inside = [f"{_pointer(p)} = ({_pointer(p).rsplit(' ', 1)[0]})b[{k}];"
-              for k, p in enumerate(places.values())]  # fmt: skip
+    inside = [_pointer(p, k) for k, p in enumerate(places.values())]
     inside += ["ot::faults fault;"] if faults else []
     inside += body.scopes.text.split("\n") if body.scopes.text else []
     counts = [f"const int64_t {name} = sz[{k}];" for k, name in enumerate(sizes.values())]
@@ -116,8 +114,9 @@ def kernel_text(kernel: Kernel) -> str:
     return f"(void* const* b, const int64_t* sz, int threads) {{\n{joined}\n}}"
 
 
-def _pointer(p: Place) -> str:
-    return f"{'' if p.writable else 'const '}{memory_type(p.buffer.type.dtype)}* const {p.name}"
+def _pointer(p: Place, position: int) -> str:
+    kind = f"{'' if p.writable else 'const '}{p.element}*"
+    return f"{kind} const {p.name} = ({kind})b[{position}];"
 
 
 def _region(inside: list[str], work: str, faults: bool) -> list[str]:
@@ -128,7 +127,7 @@ def _region(inside: list[str], work: str, faults: bool) -> list[str]:
         f"const int team = ot::team(threads, {work});",
         f"#pragma omp parallel num_threads(team) if (team > 1){clause}",
         "{",
-        *(f"  {line}" if line and not line.startswith("#") else line for line in inside),
+        *(f"  {line}" if line else line for line in inside),
         *(["  error = fault.found;"] if faults else []),
         "}",
         "return error;" if faults else "return 0;",

@@ -57,6 +57,7 @@ class Body:
         self.shared: list[str] = []
         self._tile = _Tile(1, None)
         self._counts: dict[str, int] = {}
+        self._over: dict[str, tuple[Var, ...]] = {}
         self._scratch = 0
         self._folds: dict[tuple[object, ...], list[str]] = {}
 
@@ -108,8 +109,8 @@ class Body:
         depth = f" collapse({len(nest)})" if len(nest) > 1 else ""
         wait = " nowait" if last else ""
         heads = [self._head(x.axis, self._bound(x.start), self._end(x)) for x in nest]
-        self.scopes.line(f"#pragma omp for schedule(static){depth}{wait}")
-        heads = [*(h.removesuffix(" {") for h in heads[:-1]), heads[-1]]
+        pragma = f"#pragma omp for schedule(static){depth}{wait}"
+        heads = [pragma, *(h.removesuffix(" {") for h in heads[:-1]), heads[-1]]
         with self.scopes.block("\n".join(heads), "}", [x.axis for x in nest]):
             self._run(nest[-1].body)
 
@@ -199,6 +200,10 @@ class Body:
     def _leaves(self, group: list[Stmt], body: Sequence[Stmt]) -> None:
         """Let, Carry, Assign and Store; those over the lanes run once for each vector of a tile."""
         for wide, run in groupby(group, self._is_wide):
+            if self.values.lanes is None:
+                for stmt in run:
+                    self._outside(stmt, body)
+                continue
             if not wide or self._tile.counter is None:
                 for stmt in run:
                     self._leaf(stmt, body)
@@ -215,6 +220,22 @@ class Body:
                 self.scopes.line(f"const int64_t {axis.name} = {base};")
                 for stmt in members:
                     self._leaf(stmt, body)
+
+    def _outside(self, stmt: Stmt, body: Sequence[Stmt]) -> None:
+        """A leaf outside every lane loop; accumulators over lanes are joined vector by vector."""
+        vectors = max((self._counts[n] for n in stmt.names), default=0) if isinstance(
+            stmt, Assign) else 0  # fmt: skip
+        if vectors == 0:
+            self._leaf(stmt, body)
+            return
+        assert isinstance(stmt, Assign)
+        axes = {v for e in stmt.values for v in e.free if isinstance(v, Var)}
+        over = next(v for v in axes if v in self._over[stmt.names[0]])
+        before = self._tile
+        for u in range(vectors):
+            self.values.lanes, self._tile = Lanes(over), _Tile(vectors, str(u))
+            self._assign(stmt)
+        self.values.lanes, self._tile = None, before
 
     def _is_wide(self, stmt: Stmt) -> bool:
         lanes = self.values.lanes
@@ -292,7 +313,8 @@ class Body:
             else:
                 self.scopes.line(f"{self._local_text(stmt.name)} = {self.values.wide(stmt.init)};")
         else:
-            vectors = _vectors_of(stmt.name, body)
+            vectors = _vectors_of(stmt, body)
+            self._over[stmt.name] = stmt.over
             init = self.values.wide(stmt.init)
             self._register(stmt.name, vectors, changes=True)
             many = f"[{vectors}] = {{{', '.join([init] * vectors)}}}"
@@ -455,16 +477,20 @@ def _shorter(length: Dim, count: int) -> bool:
     return most is not None and is_nonnegative(add(count - 1, mul(most, -1)))
 
 
-def _vectors_of(name: str, body: Sequence[Stmt]) -> int:
-    """Vectors at a time of the lane loop that updates an accumulator."""
+def _vectors_of(carry: Carry, body: Sequence[Stmt]) -> int:
+    """Vectors of an accumulator over an axis that is walked further in: those of that loop."""
     tiles = [
         loop.tile // MOST_LANES
-        for loop in statements(tuple(body))
-        if isinstance(loop, Loop) and loop.tile > 1
-        for s in statements(loop.body)
-        if isinstance(s, Assign) and name in s.names
+        for stmt in body
+        if carry.name in _assigned(stmt)
+        for loop in statements((stmt,))
+        if isinstance(loop, Loop) and loop.tile > 1 and loop.axis in carry.over
     ]
     return max([1, *tiles])
+
+
+def _assigned(stmt: Stmt) -> set[str]:
+    return {n for s in statements((stmt,)) if isinstance(s, Assign) for n in s.names}
 
 
 def _scratch_buffer(stmt: Scratch) -> Buffer:

@@ -241,7 +241,14 @@ class Values:
     # ---------------------------------------------------------------- memory
 
     def pointer(self, buffer: str, offset: Dim) -> str:
-        """`row + k`: the part of the offset that the innermost loop does not change is bound."""
+        """`row + k`, the address of an element."""
+        base, inner = self._address(buffer, offset)
+        if inner == "0":
+            return base
+        return f"{base} - {inner[1:]}" if inner.startswith("-") else f"{base} + {inner}"
+
+    def _address(self, buffer: str, offset: Dim) -> tuple[str, str]:
+        """(row, k): the part of the offset that the innermost loop does not change is bound."""
         place = self.places[buffer]
         parts = [(self.scopes.depth(self.index_needs(t)), t) for t in terms(offset)]
         deepest = max((depth for depth, _ in parts), default=0)
@@ -253,14 +260,14 @@ class Values:
             else:
                 outer = outer + term
         if outer == 0:
-            return _plus(place.name, self.index(inner))
+            return place.name, self.index(inner)
         const = "" if place.writable else "const "
         base = self.scopes.bind(
             ("row", buffer, outer), self.index_needs(outer),
             lambda n: f"{const}{place.element}* const {n} = {place.name} + {self.index(outer)};",
             f"{place.name}_",
         )  # fmt: skip
-        return _plus(base, self.index(inner))
+        return base, self.index(inner)
 
     def lane_mask(self, guard: Expr | None) -> str | None:
         """Lanes inside the extent in which `guard` holds; None for all."""
@@ -281,9 +288,12 @@ class Values:
         return text
 
     def _load_one(self, e: Load, offset: Dim) -> str:
-        pointer = self.pointer(e.buffer, offset)
         half = self.places[e.buffer].buffer.type.dtype in (bf16, f16)
-        text = f"ot::load_one({pointer})" if half else _subscript(pointer)
+        if half:
+            text = f"ot::load_one({self.pointer(e.buffer, offset)})"
+        else:
+            base, inner = self._address(e.buffer, offset)
+            text = f"{base}[{inner}]"
         if e.guard is None:
             return text
         other = constant(e.other) if e.other else f"{register_type(e.dtype)}(0)"
@@ -308,20 +318,6 @@ class Values:
         else:
             stride = self.index(walk.stride)
         return f"ot::load_strided({pointer}, {stride}{end}"
-
-
-def _plus(base: str, offset: str) -> str:
-    if offset == "0":
-        return base
-    return f"{base} - {offset[1:]}" if offset.startswith("-") else f"{base} + {offset}"
-
-
-def _subscript(pointer: str) -> str:
-    """`p[i]` for `p + i`."""
-    base, plus, offset = pointer.partition(" + ")
-    if plus:
-        return f"{base}[{offset}]"
-    return f"*({pointer})" if " " in pointer else f"{pointer}[0]"
 
 
 def _is_zero(other: Const | None) -> bool:

@@ -20,7 +20,7 @@ from ..ir.types import TensorType
 from .cpp_index import MOST_LANES
 from .cpu_axes import count, iterations, pick_lane
 from .cpu_space import BLOCK, PIECES, Space
-from .cpu_stages import TERMS, Level, flat
+from .cpu_stages import Level, flat
 
 LEAST_ROWS = 32
 """Fewest rows of a part when the lanes own columns."""
@@ -68,7 +68,7 @@ def _plan(space: Space, stage: Sequence[Reduction], lane: Var | None) -> _Split:
 def _length(axis: Var, along: Var | None, lane: Var | None) -> int:
     """Elements of one part of the split axis."""
     if not isinstance(axis.extent, int):
-        return 2 * BLOCK if axis is along else 2 * TERMS
+        return 2 * BLOCK if axis is along else BLOCK // 32
     wanted = -(-axis.extent // PIECES)
     if axis is along:
         whole = 4 * MOST_LANES * 4

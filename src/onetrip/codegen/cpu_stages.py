@@ -2,7 +2,7 @@
 
     reduced along the lanes     accumulators over the lanes, folded at the end
     reduced across the lanes    accumulators of the lanes' own columns, nothing to fold
-    long sums                   partial sums of at most 128 terms, joined afterwards
+    long sums                   partial sums of a few terms, joined level by level
 
 A reduction becomes a `Local` (or a read of working memory) which takes its place in what depends on
 it. Must not know: threads, text.
@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from ..base.sym import Dim, Sym, Var, add, ceildiv, mul
 from ..ir.expr import (
@@ -39,15 +40,23 @@ from ..ir.types import TensorType
 from .cpp_index import MOST_LANES
 from .cpu_axes import Access, by_stride, count, is_heavy, is_special, iterations, pick_lane
 
-TERMS = 128
-"""Terms that one floating-point accumulator adds up before it is joined with others: the error of a
-sum grows with the square root of this, not of its length."""
+TERMS = 16
+"""Terms that one floating-point accumulator adds up before it is joined with others, as in eager's
+cascade: the error of a sum of n terms grows with the square root of this times log(n)."""
 
 SHARED_BYTES = 1 << 18
 """Most bytes of a row of intermediate values that is kept rather than computed again."""
 
 UNORDERED = frozenset(MONOIDS) - {"affine"}
 ROUNDING = frozenset({"sum", "prod", "welford", "online_softmax"})
+
+
+Stage: TypeAlias = Sequence[Reduction]
+"""Independent reductions over the same axes."""
+Step: TypeAlias = tuple[tuple[Stmt, ...], Sequence[tuple[Expr, ...]]]
+"""Statements for one element (or part), and the states it brings, one for each reduction."""
+Made: TypeAlias = tuple[tuple[Stmt, ...], Sequence[tuple[Expr, ...]]]
+"""Statements of a stage, and the values of its states after them."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +163,7 @@ class Stages:
 
     def reduce(
         self,
-        stage: Sequence[Reduction],
+        stage: Stage,
         bound: frozenset[Var],
         lane: Var | None,
         kept: Sequence[Expr] = (),
@@ -167,32 +176,25 @@ class Stages:
         levels = self._levels(stage, lane, part)
         across = lane is not None or levels[-1].tile == 1
         over = (lane,) if lane else (() if levels[-1].tile == 1 else (levels[-1].axis,))
-        states = [self._state(r) for r in stage]
         scratch: list[Stmt] = []
         with self.inside():
             body = self._step_body(stage, bound | {*stage[0].axes}, over, kept, scratch)
-            if across:
-                loops = self._across(stage, levels, states, over, body)
-            else:
-                loops = self._along(stage, levels, states, over, body)
+            make = self._across if across else self._along
+            loops, values = make(stage, levels, over, body)
         for e in kept:
             self._other[e] = self._kept[e]
         done: list[Stmt] = []
-        for r, names in zip(stage, states, strict=True):
-            values = []
-            for c, name in enumerate(names):
-                value = Local(name, r.lift[c].dtype, over if across else ())
-                result = self.fresh("red")
-                done.append(Let(result, value))
-                values.append(Local(result, value.dtype, value.over))
-            self.know(r, tuple(values))
+        for r, row in zip(stage, values, strict=True):
+            names = tuple(self.fresh("red") for _ in row)
+            done += [Let(n, v) for n, v in zip(names, row, strict=True)]
+            self.know(r, _locals(r, names, over if across else ()))
         return (*scratch, *loops, *done)
 
     def _state(self, r: Reduction) -> tuple[str, ...]:
         return tuple(self.fresh("acc") for _ in r.lift)
 
     def _levels(
-        self, stage: Sequence[Reduction], lane: Var | None, part: Level | None
+        self, stage: Stage, lane: Var | None, part: Level | None
     ) -> list[Level]:
         axes = stage[0].axes
         along = None
@@ -208,7 +210,7 @@ class Stages:
         return [piece for x in levels for piece in self._blocks(x)]
 
     @staticmethod
-    def _lanes_of(stage: Sequence[Reduction], along: Var) -> int:
+    def _lanes_of(stage: Stage, along: Var) -> int:
         """Several accumulators where arithmetic is light, so that none waits for another."""
         lifts = [e for r in stage for e in r.lift]
         vectors = 1 if is_heavy(lifts) or len(lifts) > 2 else 4
@@ -216,7 +218,7 @@ class Stages:
 
     def _blocks(self, level: Level) -> list[Level]:
         """A long loop in two: blocks, and the terms of each."""
-        if level.terms <= TERMS:
+        if level.terms <= 2 * TERMS:
             return [level]
         size = TERMS * level.tile
         stop = level.axis.extent if level.stop is None else level.stop
@@ -227,12 +229,12 @@ class Stages:
 
     def _step_body(
         self,
-        stage: Sequence[Reduction],
+        stage: Stage,
         bound: frozenset[Var],
         over: tuple[Var, ...],
         kept: Sequence[Expr],
         scratch: list[Stmt],
-    ) -> tuple[tuple[Stmt, ...], list[tuple[Expr, ...]]]:
+    ) -> Step:
         """Statements of one element, and its lifted values."""
         roots = [e for r in stage for e in r.lift]
         lane = over[0] if over else None
@@ -251,51 +253,28 @@ class Stages:
         return tuple(out), [tuple(map(self.resolve, r.lift)) for r in stage]
 
     def _across(
-        self,
-        stage: Sequence[Reduction],
-        levels: Sequence[Level],
-        states: Sequence[tuple[str, ...]],
-        over: tuple[Var, ...],
-        body: tuple[tuple[Stmt, ...], Sequence[tuple[Expr, ...]]],
-    ) -> tuple[Stmt, ...]:
+        self, stage: Stage, levels: Sequence[Level], over: tuple[Var, ...], body: Step
+    ) -> Made:
         """Accumulators that no lane of the reduction shares; partial ones between levels."""
-        cut = _cut(levels) if any(_rounds(r) for r in stage) else None
-        if cut is None:
-            assign = _join(stage, states, over, body[1])
-            return (*_carries(stage, states, over), nested(levels, (*body[0], *assign)))
-        parts = [self._state(r) for r in stage]
-        inner = self._across(stage, levels[cut:], parts, over, body)
-        locals_ = [_locals(r, names, over) for r, names in zip(stage, parts, strict=True)]
-        assign = _join(stage, states, over, locals_)
-        return (*_carries(stage, states, over), nested(levels[:cut], (*inner, *assign)))
+        cut = _cut(levels) if any(map(_rounds, stage)) else None
+        if cut is not None:
+            partial = self._across(stage, levels[cut:], over, body)
+            return self._across(stage, levels[:cut], over, partial)
+        states = [self._state(r) for r in stage]
+        rows = [_locals(r, names, over) for r, names in zip(stage, states, strict=True)]
+        loop = nested(levels, (*body[0], *_join(stage, states, over, body[1])))
+        return (*_carries(stage, states, over), loop), rows
 
     def _along(
-        self,
-        stage: Sequence[Reduction],
-        levels: Sequence[Level],
-        states: Sequence[tuple[str, ...]],
-        over: tuple[Var, ...],
-        body: tuple[tuple[Stmt, ...], Sequence[tuple[Expr, ...]]],
-    ) -> tuple[Stmt, ...]:
-        """Accumulators over the lanes, folded to numbers before the outer loops join them."""
-        cut = (_cut(levels) if any(_rounds(r) for r in stage) else None) or 0
-        parts = [self._state(r) for r in stage]
-        assign = _join(stage, parts, over, body[1])
-        inner: list[Stmt] = list(_carries(stage, parts, over))
-        inner.append(nested(levels[cut:], (*body[0], *assign)))
-        folded = []
-        for r, names in zip(stage, parts, strict=True):
-            row = _locals(r, names, over)
-            lets = tuple(self.fresh("sum") for _ in row)
-            for c, (name, x) in enumerate(zip(lets, row, strict=True)):
-                inner.append(Let(name, Fold(r.monoid, over, row, c, x.dtype)))
-            folded.append(lets)
-        results = [_locals(r, names, ()) for r, names in zip(stage, folded, strict=True)]
-        if cut == 0:
-            again = [Let(n, x) for names, row in zip(states, results, strict=True)
-                     for n, x in zip(names, row, strict=True)]  # fmt: skip
-            return (*inner, *again)
-        return self._across(stage, levels[:cut], states, (), (tuple(inner), results))
+        self, stage: Stage, levels: Sequence[Level], over: tuple[Var, ...], body: Step
+    ) -> Made:
+        """Accumulators over the lanes, folded to numbers at the end."""
+        loops, rows = self._across(stage, levels, over, body)
+        folds = [
+            tuple(Fold(r.monoid, over, row, c, x.dtype) for c, x in enumerate(row))
+            for r, row in zip(stage, rows, strict=True)
+        ]
+        return loops, folds
 
     # ---------------------------------------------------------------- values kept in a row
 
@@ -411,11 +390,11 @@ def _rounds(r: Reduction) -> bool:
 
 
 def _cut(levels: Sequence[Level]) -> int | None:
-    """Where accumulators are joined: the levels from here on add at most TERMS terms."""
+    """Where accumulators are joined: the levels from here on add few terms."""
     terms = 1
     for place in range(len(levels) - 1, -1, -1):
         terms *= levels[place].terms
-        if terms > TERMS and place < len(levels) - 1:
+        if terms > 2 * TERMS and place < len(levels) - 1:
             return place + 1
     return None
 
@@ -425,7 +404,7 @@ def _locals(r: Reduction, names: Sequence[str], over: tuple[Var, ...]) -> tuple[
 
 
 def _carries(
-    stage: Sequence[Reduction], states: Sequence[tuple[str, ...]], over: tuple[Var, ...]
+    stage: Stage, states: Sequence[tuple[str, ...]], over: tuple[Var, ...]
 ) -> tuple[Carry, ...]:
     out = []
     for r, names in zip(stage, states, strict=True):
@@ -435,7 +414,7 @@ def _carries(
 
 
 def _join(
-    stage: Sequence[Reduction],
+    stage: Stage,
     states: Sequence[tuple[str, ...]],
     over: tuple[Var, ...],
     values: Sequence[tuple[Expr, ...]],
