@@ -17,13 +17,26 @@ from ..base.dtype import DType
 from ..base.errors import Unsupported
 from ..base.sym import Dim, Size, Sym, Var, add, atoms, ceildiv, mul
 from ..ir.expr import (
-    Apply, Const, Expr, Fold, Local, Position, Prefix, Reduced, Reduction, Rewriter, Scanned,
-    both, compare, substitute_axes, walk,
+    Apply,
+    Const,
+    Expr,
+    Fold,
+    Local,
+    Position,
+    Prefix,
+    Reduced,
+    Reduction,
+    Rewriter,
+    Scanned,
+    both,
+    compare,
+    substitute_axes,
+    walk,
 )  # fmt: skip
 from ..ir.kernel import Assign, Carry, Facts, Kernel, Let, Loop, Mapping, Stmt
 from ..ir.monoid import MONOIDS, lowest, number
 from ..ir.nest import Access, Nest, Store
-from .gpu_split import guarded
+from .gpu_split import guarded, size
 
 
 @dataclass(frozen=True)
@@ -127,11 +140,11 @@ class _Builder:
         """Passes in order: by dependence, reductions before the stores that need them."""
         level = self._levels()
         passes: list[_Pass] = []
-        for depth in range(max([*level.values(), 0], default=0) + 1):
+        for depth in range(max(level.values(), default=0) + 2):
             groups: dict[tuple[Var, ...], _Pass] = {}
             for reduction, at in level.items():
                 if at == depth:
-                    axes = self._walked_of(reduction.axes)
+                    axes = self._own_walk(reduction)
                     groups.setdefault(axes, _Pass(axes)).reductions.append(reduction)
             passes += groups.values()
             for store in self.nest.stores:
@@ -150,7 +163,7 @@ class _Builder:
             groups[axes].stores.append(store)
             return
         own = next((p for p in passes if p.axes == axes and not p.reductions), None)
-        if own is None or self.updated:
+        if own is None:
             own = _Pass(axes)
             passes.append(own)
         own.stores.append(store)
@@ -171,6 +184,22 @@ class _Builder:
         if not self._walked_of(store.axes):
             return last
         return min(max([d + 1 for d in inside], default=0), last + 1) if inside else 0
+
+    def _own_walk(self, reduction: Reduction) -> tuple[Var, ...]:
+        """The axes of a reduction's walk, which may stand inside no other walk.
+
+        Raises:
+            Unsupported: it would have to.
+        """
+        axes = self._walked_of(reduction.axes)
+        if axes and set(self.walked) & reduction.free:
+            raise Unsupported(
+                "a long reduction inside another reduction or store",
+                expected="inner reductions that fit one tile",
+                found=", ".join(a.name for a in axes),
+                next_step="cut the group between the two reductions",
+            )
+        return axes
 
     def _walked_of(self, axes: Iterable[Var]) -> tuple[Var, ...]:
         chosen = set(axes)
@@ -193,13 +222,6 @@ class _Builder:
     def _component(self, reduction: Reduction, component: int) -> Expr:
         known = self.done.get(reduction)
         if known is None:
-            if self._walked_of(reduction.axes):
-                raise Unsupported(
-                    "a long reduction inside another reduction",
-                    expected="inner reductions that fit one tile",
-                    found=", ".join(a.name for a in reduction.axes),
-                    next_step="cut the group between the two reductions",
-                )
             return self._fold_held(reduction)[component]
         return known[component]
 
@@ -337,23 +359,45 @@ class _Builder:
 
 
 def fold(monoid: str, axes: tuple[Var, ...], lift: tuple[Expr, ...]) -> tuple[Expr, ...]:
-    """The states of a Fold; Welford in its two-step form, which needs no division per element."""
+    """The states of a Fold; where a monoid has a form in two plain steps, in that form."""
+    if monoid in _IN_STEPS:
+        return _IN_STEPS[monoid](axes, lift)
+    return tuple(Fold(monoid, axes, lift, n, e.dtype) for n, e in enumerate(lift))
+
+
+def _softmax_fold(axes: tuple[Var, ...], lift: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """The maximum of all lanes, then each lane's sum scaled once."""
+    tops, sums = lift
+    kind = tops.dtype
+    top = Fold("max", axes, (tops,), 0, kind)
+    scale = Apply("exp", (Apply("sub", (tops, _finite(top)), kind),), kind)
+    return top, Fold("sum", axes, (Apply("mul", (sums, scale), kind),), 0, kind)
+
+
+def _welford_fold(axes: tuple[Var, ...], lift: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """The mean of all lanes, then the squared distances from it: no division per element."""
 
     def total(e: Expr) -> Expr:
         return Fold("sum", axes, (e,), 0, e.dtype)
 
-    if monoid != "welford":
-        return tuple(Fold(monoid, axes, lift, n, e.dtype) for n, e in enumerate(lift))
     count, mean, squares = lift
     kind: DType = mean.dtype
-    n = total(count)
-    some = Apply("where", (compare("eq", n, number(0, kind)), number(1, kind), n), kind)
+    n, some = _count(total(count), count, axes)
     middle = Apply("div", (total(_times(count, mean)), some), kind)
     off = Apply("sub", (mean, middle), kind)
     spread = _times(count, Apply("mul", (off, off), kind))
     if not _is(squares, 0.0):
         spread = Apply("add", (squares, spread), kind)
     return n, middle, total(spread)
+
+
+def _count(n: Expr, each: Expr, axes: tuple[Var, ...]) -> tuple[Expr, Expr]:
+    """The number of elements, and the same to divide by."""
+    points = size(axes)
+    if _is(each, 1.0) and isinstance(points, int):
+        return number(points, n.dtype), number(max(points, 1), n.dtype)
+    none = compare("eq", n, number(0, n.dtype))
+    return n, Apply("where", (none, number(1, n.dtype), n), n.dtype)
 
 
 def _joined(monoid: str, state: tuple[Expr, ...], lift: tuple[Expr, ...]) -> tuple[Expr, ...]:
@@ -376,9 +420,15 @@ def _softmax_joined(state: tuple[Expr, ...], x: Expr) -> tuple[Expr, ...]:
     old, total = state
     kind = old.dtype
     top = Apply("maximum", (old, x), kind)
-    safe = Apply("where", (compare("eq", top, lowest(kind)), number(0, kind), top), kind)
+    safe = _finite(top)
     kept, new = (Apply("exp", (Apply("sub", (e, safe), kind),), kind) for e in (old, x))
     return top, Apply("add", (Apply("mul", (total, kept), kind), new), kind)
+
+
+def _finite(top: Expr) -> Expr:
+    """A maximum that can be subtracted: 0 for the maximum of nothing."""
+    kind = top.dtype
+    return Apply("where", (compare("eq", top, lowest(kind)), number(0, kind), top), kind)
 
 
 def _times(a: Expr, b: Expr) -> Expr:
@@ -391,3 +441,6 @@ def _is(e: Expr, value: float) -> bool:
 
 def _over(e: Expr) -> tuple[Var, ...]:
     return tuple(sorted((a for a in e.free if isinstance(a, Var)), key=lambda a: a.name))
+
+
+_IN_STEPS = {"welford": _welford_fold, "online_softmax": _softmax_fold}

@@ -13,8 +13,18 @@ from ..base.dtype import f32
 from ..base.errors import Unsupported
 from ..base.sym import Dim, Var, add, ceildiv, mul
 from ..ir.expr import (
-    Apply, Const, Expr, Load, Position, Reduced, Reduction, Rewriter, both, compare,
-    substitute_axes, walk,
+    Apply,
+    Const,
+    Expr,
+    Load,
+    Position,
+    Reduced,
+    Reduction,
+    Rewriter,
+    both,
+    compare,
+    substitute_axes,
+    walk,
 )  # fmt: skip
 from ..ir.monoid import MONOIDS, number
 from ..ir.nest import Access, Axis, Buffer, Combine, Nest, Store
@@ -141,9 +151,19 @@ def _finish(
     def leaf(e: Expr) -> Expr | None:
         return known.get((e.reduction, e.component)) if isinstance(e, Reduced) else None
 
-    rest = tuple(_mapped(s, Rewriter(leaf=leaf)) for s in nest.stores)
+    known_now = [s for s in nest.stores if _is_known(s, joins, nest)]
+    later_ = [s for s in nest.stores if s not in known_now]
+    stores_ += _replaced(tuple(known_now), joins)
+    rest = tuple(_mapped(s, Rewriter(leaf=leaf)) for s in later_)
     join = nest_of(nest.space, tuple(stores_), every)
     return Pieces((join, nest_of(nest.space, rest, every)), tuple(scratch))
+
+
+def _is_known(s: Store, joins: dict[Reduction, Reduction], nest: Nest) -> bool:
+    """Whether a store can be made as soon as the first reductions are joined."""
+    used = {e.reduction for e in walk(s.roots) if isinstance(e, Reduced)}
+    read = {e.buffer for e in nest.loads}
+    return not s.axes and used <= set(joins) and s.buffer not in read
 
 
 def _replaced(stores: tuple[Store, ...], joins: dict[Reduction, Reduction]) -> tuple[Store, ...]:

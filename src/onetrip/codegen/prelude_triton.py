@@ -17,7 +17,8 @@ _NAME = re.compile(r"\bot_\w+")
 _HEADS = {
     "hardware": "import triton\nimport triton.language as tl\n"
     "from triton.language.extra import libdevice\n",
-    "interpreter": "import math\n\nimport numpy as np\nimport triton\nimport triton.language as tl\n"
+    "interpreter": "import math\n\nimport numpy as np\n"
+    "import triton\nimport triton.language as tl\n"
     "from triton.runtime.interpreter import TensorHandle\n",
 }
 

@@ -22,7 +22,14 @@ from ..ir.nest import AxisKind, Buffer, Nest
 from ..target import Target
 from .gpu_build import Tiling, build, inner_axes
 from .gpu_split import (
-    Split, chunked, first_reductions, flattened, online_softmax, size, split, stores_apart,
+    Split,
+    chunked,
+    first_reductions,
+    flattened,
+    online_softmax,
+    size,
+    split,
+    stores_apart,
 )  # fmt: skip
 from .scheduled import Scheduled
 
@@ -34,6 +41,8 @@ SHORT = 2048
 """Short rows share a program until its tile has this many elements."""
 SQUARE = 64
 """Side of a tile that is read along one axis and written along another."""
+ALONE = 2.0
+"""Bandwidth of a multiprocessor among idle ones, against its share when all are busy."""
 VECTOR = 16
 """Bytes of the widest access of one thread."""
 
@@ -165,11 +174,12 @@ def _reduction_tiling(nest: Nest, target: Target) -> Tiling:
     columns = next((a for a in reversed(space) if a in contiguous), None)
     if columns is not None and not any(a in contiguous for a in inner):
         return _columns(space, columns, inner)
-    return _rows(space, inner, contiguous, target)
+    again = any(s.axes for s in nest.stores) or len(first_reductions(nest)) < len(nest.reductions)
+    return _rows(space, inner, contiguous, target, again)
 
 
 def _rows(
-    space: list[Var], inner: tuple[Var, ...], contiguous: set[Var], target: Target
+    space: list[Var], inner: tuple[Var, ...], contiguous: set[Var], target: Target, again: bool
 ) -> Tiling:
     order = sorted(inner, key=lambda a: (a in contiguous, inner.index(a)), reverse=True)
     whole = _whole(inner)
@@ -180,8 +190,11 @@ def _rows(
         warps = max(1, min(16, rows * whole // 512))
         return Tiling(lanes, warps, "row")
     lanes = dict.fromkeys(space, 1)
-    lanes |= _share(order, 2 * WALK if whole is None or whole > 8 * HELD else WALK)
-    return Tiling(lanes, 16 if whole is None or whole > 8 * HELD else 8, "row")
+    if again and (whole is None or whole * target.multiprocessors * 2 * 4 > target.l2_bytes):
+        # One program at a time on each multiprocessor: what its second pass reads again must
+        # still be in the cache.
+        return Tiling(lanes | _share(order, 4 * WALK), 32, "row")
+    return Tiling(lanes | _share(order, WALK), 8, "row")
 
 
 def _rows_together(space: list[Var], whole: int, target: Target) -> int:
@@ -238,18 +251,39 @@ def _cut(nest: Nest, tiling: Tiling, target: Target) -> Split | None:
     for a in nest.space:
         programs = -(-programs // tiling.lanes[a.var])
     first = first_reductions(nest)
+    if any(set(inner_axes(nest)) & r.free for r in first):
+        return None
     shared = [a for a in _walked(nest, tiling) if all(a in r.axes for r in first)]
     if not shared or programs >= 2 * target.multiprocessors:
         return None
     axis = max(shared, key=lambda a: _steps(a, tiling))
-    parts = 1
     wanted = min(-(-4 * target.multiprocessors // programs), _steps(axis, tiling) // 2)
-    while parts * 2 <= wanted:
-        parts *= 2
-    if parts < 2:
+    if wanted < 2 or not _worth_launches(nest, target):
         return None
-    chunk = chunked(axis.extent, parts, tiling.lanes[axis])
-    return Split(axis, parts, chunk)
+    return _even_cut(axis, wanted, tiling.lanes[axis])
+
+
+def _even_cut(axis: Var, wanted: int, lanes: int) -> Split:
+    """About `wanted` parts: equal ones of whole tiles if the extent has them, else guarded."""
+    extent = axis.extent
+    if isinstance(extent, int):
+        even = [p for p in range(wanted // 2 + 1, wanted * 2) if extent % p == 0]
+        whole = [p for p in even if extent // p % lanes == 0]
+        if whole or even:
+            parts = min(whole or even, key=lambda p: abs(p - wanted))
+            return Split(axis, parts, extent // parts)
+    return Split(axis, wanted, chunked(extent, wanted, lanes))
+
+
+def _worth_launches(nest: Nest, target: Target) -> bool:
+    """Whether what one program would read alone takes longer than the launches of a split."""
+    elements = size(inner_axes(nest))
+    if not isinstance(elements, int):
+        return True
+    width = max((e.dtype.itemsize for e in nest.loads), default=4)
+    alone_us = elements * width / (ALONE * target.copy_bandwidth / target.multiprocessors) * 1e6
+    extra = 2 if any(s.axes for s in nest.stores) else 1
+    return alone_us > extra * target.launch_us
 
 
 def _steps(axis: Var, tiling: Tiling) -> int:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..base.errors import Unsupported
-from ..base.sym import Dim, Size, Sym, Var, atoms, ceildiv, product, render, substitute
+from ..base.sym import Dim, Size, Var, atoms, ceildiv, mul, product, render
 from ..base.text import bytes_text
-from ..ir.expr import Const, Expr
+from ..ir.expr import Const, Expr, Rng
 from ..ir.kernel import Assign, Carry, Kernel, Let, Loop, Mapping, Scratch, Stmt, statements
 from ..ir.nest import Access, Combine, Store
 from . import triton_ops as ops
@@ -123,17 +123,20 @@ class _Emitter:
         self.pid: dict[Loop, str] = {}
         if not self.grid:
             return
-        rest = self.scopes.fresh("pid")
+        pid = self.scopes.fresh("pid")
         wide = "" if self.values.index == "tl.int32" else f".to({self.values.index})"
-        self.scopes.line(f"{rest} = tl.program_id(0){wide}")
-        for loop in reversed(self.grid[1:]):
-            count = self.values.dim(ceildiv(loop.end, loop.tile), 0)
-            count = count if count.isalnum() else f"({count})"
-            self.pid[loop] = f"({rest} % {count})"
-            above = self.scopes.fresh("pid")
-            self.scopes.line(f"{above} = {rest} // {count}")
-            rest = above
-        self.pid[self.grid[0]] = rest
+        self.scopes.line(f"{pid} = tl.program_id(0){wide}")
+        inner: Dim = 1
+        for loop in reversed(self.grid):
+            count = ceildiv(loop.end, loop.tile)
+            above = pid if inner == 1 else f"{pid} // {self._operand(inner)}"
+            outermost = loop is self.grid[0]
+            self.pid[loop] = above if outermost else f"{above} % {self._operand(count)}"
+            inner = mul(inner, count)
+
+    def _operand(self, d: Dim) -> str:
+        text = self.values.dim(d, 0)
+        return text if text.isidentifier() or text.isdigit() else f"({text})"
 
     # Statements
 
@@ -157,7 +160,9 @@ class _Emitter:
 
     def _loop(self, loop: Loop) -> None:
         if loop.mapping is Mapping.GRID:
-            self._bind(loop, self._times(self.pid[loop], loop.tile))
+            pid = self.pid[loop]
+            few = self._times(pid, loop.tile // 4)
+            self._bind(loop, self._times(pid, loop.tile), few)
         elif _runs_once(loop):
             self._bind(loop, "")
         else:
@@ -166,18 +171,21 @@ class _Emitter:
         self._block(loop.body)
 
     def _times(self, text: str, tile: int) -> str:
-        return text if tile == 1 else f"{text} * {tile}"
+        if tile == 1:
+            return text
+        return f"{text} * {tile}" if text.isidentifier() else f"({text}) * {tile}"
 
     def _serial(self, loop: Loop) -> None:
         v = self.values
-        step = self.scopes.fresh(f"{loop.axis.name}_step" if v.index != "tl.int32" or loop.tile > 1
-                                 else loop.axis.name)
+        bare = v.index == "tl.int32" and loop.tile == 1
+        again = v.axis.get(loop.axis) if bare else None
+        step = again or self.scopes.fresh(loop.axis.name if bare else f"{loop.axis.name}_step")
         here = self.scopes.depth
-        bounds = [v.dim(loop.start, here), v.dim(loop.end, here)]
+        bounds = [self._bound(d, here) for d in (loop.start, loop.end)]
         if loop.tile > 1:
             bounds.append(str(loop.tile))
         with self.scopes.inside(f"for {step} in range({', '.join(bounds)}):"):
-            if step == loop.axis.name:
+            if bare:
                 v.axis[loop.axis] = step
                 self.scopes.bind(loop.axis)
             else:
@@ -185,8 +193,15 @@ class _Emitter:
                 self._bind(loop, f"tl.full((), 0, {v.index}) + {step}" if wide else step)
             self._block(loop.body)
 
-    def _bind(self, loop: Loop, start: str) -> None:
-        """Gives an axis its number or its lanes, and its mask where a lane may stick out."""
+    def _bound(self, d: Dim, here: int) -> str:
+        text = self.values.dim(d, here)
+        return text if isinstance(d, int) else f"ot_bound({text})"
+
+    def _bind(self, loop: Loop, start: str, quarter_start: str = "") -> None:
+        """Gives an axis its number or its lanes, and its mask where a lane may stick out.
+
+        `quarter_start` is a quarter of `start`: for random numbers, which come in fours.
+        """
         v, axis = self.values, loop.axis
         if axis in v.axis and not start:
             return
@@ -202,7 +217,8 @@ class _Emitter:
         if self._uses_quarter(axis, loop.tile):
             quarter = self.scopes.fresh(f"{axis.name}_quarter")
             few = self._lanes(axis, loop.tile // 4)
-            self.scopes.line(f"{quarter} = {start} // 4 + {few}" if start else f"{quarter} = {few}")
+            begin = quarter_start or (f"({start}) // 4" if start else "")
+            self.scopes.line(f"{quarter} = {begin} + {few}" if begin else f"{quarter} = {few}")
             v.quarter[axis] = quarter
         if _sticks_out(loop):
             mask = self.scopes.fresh(f"{axis.name}_mask")
@@ -216,15 +232,13 @@ class _Emitter:
         return text if v.index == "tl.int32" else f"{text}.to({v.index})"
 
     def _uses_quarter(self, axis: Var, tile: int) -> bool:
-        from ..ir.expr import Rng
-
         last = next(reversed(self.values.tiles), None)
         return axis is last and tile % 4 == 0 and any(isinstance(e, Rng) for e in self.values.uses)
 
     def _let(self, let: Let) -> None:
         v = self.values
         needs = v.needs(let.value)
-        text = v.value(let.value, self.scopes.depth)
+        text = v.value(let.value, self.scopes.depth, wish=let.name)
         if text.isidentifier():
             v.locals[let.name] = (text, needs)
             return
@@ -343,8 +357,3 @@ def _header(kernel: Kernel) -> str:
 
 def _size(count: Dim) -> str:
     return bytes_text(count) if isinstance(count, int) else f"{render(count)} B"
-
-
-def at_sizes(d: Dim, sizes: dict[Sym, Dim]) -> Dim:
-    """A grid or limit with its sizes replaced by numbers."""
-    return substitute(d, sizes)

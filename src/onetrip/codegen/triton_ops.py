@@ -42,8 +42,9 @@ _NUMBER = {
 _INT = {"signbit": "{0} < 0", "isnan": "{0} != {0}", "isinf": "{0} != {0}"}
 # Functions that have one body for floats and one for integers.
 _BY_CATEGORY = frozenset(
-    "floordiv truncdiv remainder fmod maximum minimum sign signbit shl shr".split()
-)
+    ("floordiv", "truncdiv", "remainder", "fmod", "maximum", "minimum", "sign", "signbit", "shl",
+     "shr")
+)  # fmt: skip
 _LITERAL_TOO = frozenset({"maximum", "minimum"})
 
 

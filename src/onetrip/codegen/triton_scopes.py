@@ -86,6 +86,7 @@ class Scopes:
 
     @property
     def depth(self) -> int:
+        """The number of the innermost scope; the kernel's body is 0."""
         return len(self._open) - 1
 
     @contextmanager

@@ -9,13 +9,40 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
+from ..base.dtype import f32, i32
 from ..base.errors import Unsupported, VerifyError
 from ..base.sym import (
-    Dim, Opaque, Poly, Quotient, Remainder, Size, Sym, Var, add, atoms, coefficient, floordiv,
-    is_nonnegative, lower_bound, mod, mul, product,
+    Dim,
+    Opaque,
+    Poly,
+    Quotient,
+    Remainder,
+    Size,
+    Sym,
+    Var,
+    add,
+    atoms,
+    coefficient,
+    floordiv,
+    is_nonnegative,
+    lower_bound,
+    mod,
+    mul,
+    product,
 )  # fmt: skip
 from ..ir.expr import (
-    Apply, Cast, Const, Expr, Fold, Load, Local, Position, Prefix, Rng, children, dims_of,
+    Apply,
+    Cast,
+    Const,
+    Expr,
+    Fold,
+    Load,
+    Local,
+    Position,
+    Prefix,
+    Rng,
+    children,
+    dims_of,
 )  # fmt: skip
 from ..ir.monoid import MONOIDS
 from ..ir.nest import Buffer
@@ -118,8 +145,13 @@ class Values:
 
     # Values
 
-    def value(self, e: Expr, at: int | None = None, literals: bool = False) -> str:
-        """The text of `e` as an operand of something in scope `at` (default: the innermost)."""
+    def value(
+        self, e: Expr, at: int | None = None, literals: bool = False, wish: str = ""
+    ) -> str:
+        """The text of `e` as an operand of something in scope `at` (default: the innermost).
+
+        Where it gets a name, that is near to `wish`.
+        """
         if isinstance(e, Const):
             return ops.literal(e) if literals else ops.typed(e)
         if isinstance(e, Local):
@@ -130,10 +162,13 @@ class Values:
         needs = self.needs(e)
         level = self._level(needs)
         text = self._build(e, level)
+        if text.isidentifier():
+            self.scopes.note(e, text, level, needs.resources)
+            return text
         here = self.scopes.depth if at is None else at
         shared = self.uses.get(e, 0) > 1 or isinstance(e, Load | Rng | Fold | Prefix)
         if level < here or shared or len(text) > LONG:
-            return self.name(e, text, level, needs)
+            return self.name(e, text, level, needs, wish)
         return text
 
     def name(self, key: Hashable, text: str, level: int, needs: Needs, wish: str = "") -> str:
@@ -176,7 +211,8 @@ class Values:
         if e.op == "where":
             condition = self.value(e.args[0], level)
             both = all(isinstance(a, Const) for a in e.args[1:])
-            rest = [self.value(a, level, literals and not both) for a in e.args[1:]]
+            plain = literals and (not both or kind in (f32, i32))
+            rest = [self.value(a, level, plain) for a in e.args[1:]]
             return ops.spell(e.op, kind, [condition, *map(strip, rest)])
         return ops.spell(e.op, kind, [self.value(a, level, literals) for a in e.args])
 
@@ -292,9 +328,10 @@ class Values:
         parts = []
         for arg, neutral in zip(e.args, identity, strict=True):
             parts.append(self._whole(arg, tiles, masks, neutral, level))
-        for axis in sorted(e.axes, key=self.dimension):
-            parts = self._fold_axis(e, parts, self.dimension(axis), level)
         needs = self.needs(e)
+        dims: list[int | None] = [self.dimension(a) for a in self.tiles if a in e.axes]
+        for dim in dims if needs.tiles else [None]:
+            parts = self._fold_axis(e, parts, dim, level)
         for number, part in enumerate(parts):
             self.scopes.note((key, number), part, level, needs.resources)
         return parts[e.component]
@@ -314,7 +351,7 @@ class Values:
             return f"tl.broadcast_to({text}, {self.shape(tiles)})"
         return text
 
-    def _fold_axis(self, e: Fold, parts: list[str], dim: int, level: int) -> list[str]:
+    def _fold_axis(self, e: Fold, parts: list[str], dim: int | None, level: int) -> list[str]:
         dtype = e.args[0].dtype
         if e.monoid in _FOLDS or e.monoid in ("max", "min"):
             kind = "" if e.monoid in _FOLDS else ("float_" if dtype.is_float else "int_")
@@ -326,8 +363,9 @@ class Values:
         function = self._combine(e)
         names = [self.scopes.fresh(f"{e.monoid}_{n}") for n in range(len(parts))]
         joined = ", ".join(parts)
+        keep = "" if dim is None else ", keep_dims=True"
         self.scopes.line(
-            f"{', '.join(names)} = tl.reduce(({joined}), {dim}, {function}, keep_dims=True)", level
+            f"{', '.join(names)} = tl.reduce(({joined}), {dim}, {function}{keep})", level
         )
         return names
 

@@ -11,7 +11,6 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +19,7 @@ from triton.backends.compiler import GPUTarget
 
 from ..base.errors import ToolchainError
 from ..base.knobs import JOBS
+from ..cost.occupancy import Assembled
 from .cache import Cache, content_key
 from .triton_build import TritonModule, body_of, compiled, imported, source_of
 
@@ -28,25 +28,14 @@ class Chip(Protocol):
     """The part of a target that assembly depends on."""
 
     @property
-    def arch(self) -> str: ...
+    def arch(self) -> str:
+        """`sm_90`, `gfx942`."""
+        ...
+
     @property
-    def warp_size(self) -> int: ...
-
-
-@dataclass(frozen=True)
-class Assembled:
-    """What the assembler says of one kernel.
-
-    Attributes:
-        registers: of one thread.
-        spill_bytes: of one thread, in local memory; a stack without spills counts as none.
-        shared_bytes: of one program.
-    """
-
-    registers: int
-    spill_bytes: int
-    shared_bytes: int
-    source: str = "assembled"
+    def warp_size(self) -> int:
+        """Threads of a warp."""
+        ...
 
 
 def assemble(module: TritonModule, target: Chip, cache: Cache | None = None) -> Assembled:

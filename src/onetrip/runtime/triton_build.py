@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 
 from ..base.errors import ToolchainError
-from ..base.sym import Dim, Size, evaluate
+from ..base.sym import Dim, Size, Sym, evaluate
 from .cache import Cache, content_key
 
 INDEX_LIMIT = (1 << 31) - (1 << 20)
@@ -33,25 +33,54 @@ class TritonModule(Protocol):
     """What `codegen.triton.emit` returns."""
 
     @property
-    def text(self) -> str: ...
+    def text(self) -> str:
+        """The whole module."""
+        ...
+
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The kernel function in it."""
+        ...
+
     @property
-    def arguments(self) -> tuple[tuple[str, str], ...]: ...
+    def arguments(self) -> tuple[tuple[str, str], ...]:
+        """(name, Triton type) of buffers, then sizes."""
+        ...
+
     @property
-    def grid(self) -> tuple[Dim, ...]: ...
+    def grid(self) -> tuple[Dim, ...]:
+        """Programs."""
+        ...
+
     @property
-    def warps(self) -> int: ...
+    def warps(self) -> int:
+        """Warps of a program."""
+        ...
+
     @property
-    def stages(self) -> int: ...
+    def stages(self) -> int:
+        """Software-pipelining depth."""
+        ...
+
     @property
-    def constants(self) -> tuple[str, ...]: ...
+    def constants(self) -> tuple[str, ...]:
+        """Compile-time arguments that take the index type."""
+        ...
+
     @property
-    def limits(self) -> tuple[Dim, ...]: ...
+    def limits(self) -> tuple[Dim, ...]:
+        """What index arithmetic must hold, where that depends on sizes."""
+        ...
+
     @property
-    def sizes(self) -> tuple[Size, ...]: ...
+    def sizes(self) -> tuple[Size, ...]:
+        """The symbols passed after the buffers."""
+        ...
+
     @property
-    def dialect(self) -> str: ...
+    def dialect(self) -> str:
+        """`nvidia`, `amd` or `interpreter`."""
+        ...
 
 
 def body_of(text: str) -> str:
@@ -138,12 +167,12 @@ def source_of(
         signature[name] = ("i64" if wide else "i32") if kind == "index" else kind
         if divisible[position]:
             attributes[(position,)] = [["tt.divisibility", ALIGNED]]
-    constants = {c: (tl.int64 if wide else tl.int32) for c in module.constants}
+    constants = dict.fromkeys(module.constants, tl.int64 if wide else tl.int32)
     signature.update(dict.fromkeys(constants, "constexpr"))
     return triton.compiler.ASTSource(function, signature, constants, attributes)
 
 
-def needs_wide(module: TritonModule, sizes: Mapping[Size, int]) -> bool:
+def needs_wide(module: TritonModule, sizes: Mapping[Sym, int]) -> bool:
     """Whether 32-bit index arithmetic could overflow at these sizes."""
     return any(evaluate(d, lambda s: sizes[s]) >= INDEX_LIMIT for d in module.limits)
 
@@ -168,7 +197,7 @@ class TritonLaunch:
         """Programs of the launch grid at these sizes."""
         if self._fixed is not None:
             return self._fixed
-        named = dict(zip(self.module.sizes, sizes, strict=True))
+        named: dict[Sym, int] = dict(zip(self.module.sizes, sizes, strict=True))
         return int(evaluate(self._grid, lambda s: named[s]))
 
     def __call__(self, buffers: Sequence[Any], sizes: Sequence[int] = ()) -> None:

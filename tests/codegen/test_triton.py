@@ -1,0 +1,218 @@
+"""GPU schedules and their Triton text, against the interpreters of nests and kernels.
+
+No device: the text runs in Triton's interpreter and is cross-compiled for four chips. The sizes at
+which a schedule changes its family are made small, so that small arrays reach every family.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gpu_cases as cases
+import numpy as np
+import pytest
+
+from onetrip.base.errors import Unsupported
+from onetrip.base.sym import Var
+from onetrip.codegen import schedule_gpu
+from onetrip.codegen.triton import emit
+from onetrip.interp.nest_interp import run_nest
+from onetrip.ir.kernel import Kernel
+from onetrip.ir.nest import Access
+from onetrip.runtime.triton_assemble import assemble
+from onetrip.runtime.triton_build import TritonLaunch, needs_wide
+from onetrip.target import load
+
+Array = Any
+CHIPS = ("a100", "h100", "b200", "mi300x")
+FORMS = ("held", "walked", "split")
+
+
+@pytest.fixture
+def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How reductions are scheduled: in registers, walked, or split over programs."""
+    if request.param != "held":
+        monkeypatch.setattr(schedule_gpu, "HELD", 16)
+        monkeypatch.setattr(schedule_gpu, "WALK", 128)
+    return str(request.param)
+
+
+def scheduled(case: cases.Case, form: str) -> cases.Scheduled:
+    chip = cases.SMALL
+    if form != "split":
+        chip = dataclasses.replace(chip, multiprocessors=1, launch_us=1e9)
+    return cases.plan(case, chip)
+
+
+def expected(case: cases.Case, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    return run_nest(case.nest, {n: a.copy() for n, a in arrays.items()}, case.sizes)
+
+
+def exact(case: cases.Case, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """The nest on the same numbers with every f32 replaced by f64."""
+    return run_nest(cases.widened(case.nest), {n: cases.wide(a) for n, a in arrays.items()},
+                    case.sizes)  # fmt: skip
+
+
+def stands(case: cases.Case, found: Mapping[str, Array], arrays: Mapping[str, Array]) -> None:
+    """No farther from the exact result than twice the plain evaluation + 4 ulp of the largest."""
+    plain, truth = expected(case, arrays), exact(case, arrays)
+    for b in case.nest.buffers:
+        if b.access is Access.READ:
+            continue
+        if not b.type.dtype.is_float:
+            np.testing.assert_array_equal(found[b.name], plain[b.name], b.name)
+            continue
+        wide = truth[b.name].astype(np.float64)
+        step = 2.0**-7 if b.type.dtype.bits == 16 else 2.0**-23
+        allowed = 2 * np.abs(plain[b.name] - wide).max() + 4 * step * np.abs(wide).max()
+        assert np.abs(found[b.name] - wide).max() <= allowed, b.name
+
+
+@pytest.mark.parametrize("name", cases.POINTWISE)
+def test_pointwise_is_bit_equal(name: str) -> None:
+    case = cases.POINTWISE[name]()
+    arrays = case.inputs()
+    want = expected(case, arrays)
+    made = cases.plan(case)
+    for found in (cases.interpret(made, arrays, case.sizes),
+                  cases.run_triton(made, arrays, case.sizes)):  # fmt: skip
+        for n, value in want.items():
+            np.testing.assert_array_equal(found[n], value, n)
+
+
+@pytest.mark.parametrize("form", FORMS, indirect=True)
+@pytest.mark.parametrize("name", cases.REDUCTIONS)
+def test_reductions_stand(name: str, form: str) -> None:
+    case = cases.REDUCTIONS[name]()
+    arrays = case.inputs()
+    made = scheduled(case, form)
+    stands(case, cases.interpret(made, arrays, case.sizes), arrays)
+    stands(case, cases.run_triton(made, arrays, case.sizes), arrays)
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("form", FORMS, indirect=True)
+def test_random_nests_stand(seed: int, form: str) -> None:
+    case = cases.random_case(seed)
+    arrays = case.inputs(seed)
+    stands(case, cases.run_triton(scheduled(case, form), arrays), arrays)
+
+
+@pytest.mark.parametrize("form", FORMS, indirect=True)
+def test_argmax_takes_the_first_nan_and_the_first_of_equals(form: str) -> None:
+    case = cases.argmax(3, 40)
+    x = np.zeros((3, 40), np.float32)
+    x[1, [7, 30]] = 2.0
+    x[2, [9, 33]] = np.nan
+    x[2, 3] = 5.0
+    found = cases.run_triton(scheduled(case, form), {"x": x.ravel()})
+    assert found["index"].tolist() == [0, 7, 9]
+
+
+@pytest.mark.parametrize("form", FORMS, indirect=True)
+def test_nan_reaches_maximum_and_softmax(form: str) -> None:
+    case = cases.softmax(2, 40)
+    x = np.zeros((2, 40), np.float32)
+    x[1, 5] = np.nan
+    found = cases.run_triton(scheduled(case, form), {"x": x.ravel()})["y"].reshape(2, 40)
+    assert np.isnan(found[1]).all()
+    np.testing.assert_allclose(found[0], 1 / 40, rtol=2**-21)
+
+
+def test_split_partials_are_the_same_every_time() -> None:
+    case = cases.full_reduce(40_000)
+    made = cases.plan(case)
+    assert len(made.kernels) == 2
+    assert made.scratch
+    arrays = case.inputs()
+    first, second = (cases.run_triton(made, arrays)["total"] for _ in range(2))
+    assert first.tobytes() == second.tobytes()
+
+
+def families() -> dict[str, list[Kernel]]:
+    """Kernels at sizes that real models have, by case."""
+    chip = load("h200")
+    made = {
+        "broadcast": cases.broadcast(4096, 4096),
+        "transpose": cases.transpose_add(8192, 8192),
+        "dropout": cases.dropout(4096, 4096),
+        "softmax": cases.softmax(8192, 4096),
+        "softmax_long": cases.softmax(2048, 131072),
+        "layer_norm": cases.layer_norm(8192, 8192),
+        "column_sum": cases.column_sum(131072, 1024),
+        "full_reduce": cases.full_reduce(1 << 27),
+        "channel_norm": cases.channel_norm(16, 320, 4096),
+        "argmax": cases.argmax(8192, 32000),
+    }
+    return {n: list(cases.plan(c, chip, n).kernels) for n, c in made.items()}
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+def test_no_kernel_spills(chip: str) -> None:
+    target = load(chip)
+    dialect = "amd" if target.vendor == "amd" else "nvidia"
+    for name, kernels in families().items():
+        for kernel in kernels:
+            found = assemble(emit(kernel, dialect), target)
+            assert found.spill_bytes == 0, f"{name}: {found}"
+            assert 0 < found.registers <= 255
+            assert found.shared_bytes <= target.shared_per_block
+
+
+@pytest.mark.parametrize("name", ["dropout", "softmax_long", "transpose"])
+def test_text(name: str, golden: Callable[[str, str], None]) -> None:
+    golden(f"triton_{name}", emit(families()[name][0], "nvidia").text)
+
+
+def test_split_families_have_work_for_the_chip() -> None:
+    chip = load("h200")
+    for name in ("column_sum", "full_reduce"):
+        kernels = families()[name]
+        assert len(kernels) == 2
+        (programs,) = emit(kernels[0], "nvidia").grid
+        assert isinstance(programs, int)
+        assert programs >= 2 * chip.multiprocessors
+
+
+def test_offsets_are_wide_only_where_they_must_be() -> None:
+    small = emit(cases.plan(cases.broadcast(4096, 4096)).kernels[0], "nvidia")
+    large = emit(cases.plan(cases.broadcast(70_000, 70_000)).kernels[0], "nvidia")
+    assert "int64" not in small.text
+    assert "tl.program_id(0).to(tl.int64)" in large.text
+    case = cases.symbolic_broadcast()
+    open_ = emit(cases.plan(case).kernels[0], "nvidia")
+    assert open_.constants == ("INDEX",)
+    (n,) = open_.sizes
+    assert not needs_wide(open_, {n: 9})
+    assert needs_wide(open_, {n: 1 << 27})
+
+
+def test_an_empty_grid_launches_nothing() -> None:
+    case = cases.symbolic_broadcast()
+    module = emit(cases.plan(case).kernels[0], "interpreter")
+    TritonLaunch(module)([None] * len(module.arguments), [0])
+
+
+def test_text_mentions_no_value_twice() -> None:
+    """Common subexpressions and loop invariants: each load stands once, outside where it can."""
+    kernel = families()["softmax"][0]
+    text = emit(kernel, "nvidia").text
+    assert text.count("tl.load(x") == 1
+    assert text.count("ot_exp(") == 2  # its definition and one call
+
+
+def test_a_walked_reduction_inside_another_is_refused() -> None:
+    p0, r0, r1 = Var("p0", 4), Var("r0", 1 << 15), Var("r1", 1 << 15)
+    x = cases.Load("x", (r0 * (1 << 15) + r1 + p0,), cases.dt.f32)
+    inside = cases.reduced("max", (r1,), x)
+    value = cases.reduced("sum", (r0,), inside)
+    nest = cases.Nest(
+        (cases.Axis(p0),),
+        (cases.buffer("x", cases.dt.f32, 1 << 31), cases.written("y", cases.dt.f32, 4)),
+        (cases.Store("y", (p0,), value),),
+    )
+    with pytest.raises(Unsupported, match="long reduction inside another"):
+        cases.plan(cases.Case(nest), load("h200"))
