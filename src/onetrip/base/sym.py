@@ -15,13 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property, lru_cache, reduce
 from math import gcd, prod
 from typing import Any, TypeAlias, Union
 
 from .intern import Interned
 
 Dim: TypeAlias = Union[int, "Sym"]
+_remembered = lru_cache(1 << 16)
+"""Folding asks the same bounds again at every level; interned operands make that one look-up."""
 
 
 class Sym(metaclass=Interned):
@@ -243,6 +245,7 @@ def _coarse(e: Dim, den: Dim) -> tuple[int, Dim, Dim] | None:
     return None
 
 
+@_remembered
 def floordiv(a: Dim, b: Dim) -> Dim:
     """floor(a / b), for b > 0.
 
@@ -262,6 +265,7 @@ def floordiv(a: Dim, b: Dim) -> Dim:
     return add(quotient, Quotient(rest, b))
 
 
+@_remembered
 def mod(a: Dim, b: Dim) -> Dim:
     """a mod b with the sign of b, for b > 0.
 
@@ -297,6 +301,7 @@ def upper_bound(e: Dim) -> Dim | None:
     return _bound(e, upper=True)
 
 
+@_remembered
 def _bound(e: Dim, upper: bool) -> Dim | None:
     """The sum of the terms' bounds: exact when each axis stands in one term only."""
     total: Dim = 0
@@ -334,6 +339,7 @@ def _atom_bound(atom: Sym, upper: bool) -> Dim | None:
     return None
 
 
+@_remembered
 def is_nonnegative(e: Dim | None) -> bool:
     """Whether e >= 0 is provable for every value of its axes, from the least sizes."""
     if e is None:
@@ -343,6 +349,7 @@ def is_nonnegative(e: Dim | None) -> bool:
     return least is not None and least >= 0
 
 
+@_remembered
 def _extreme(e: Dim, upper: bool) -> int | None:
     """A bound of an expression over sizes as a number; None when unknown."""
     total = 0
@@ -371,6 +378,7 @@ def _size_extreme(atom: Sym, upper: bool) -> int | None:
     return None
 
 
+@_remembered
 def within(e: Dim, limit: Dim) -> bool:
     """Whether 0 <= e < limit is provable for every value of the axes.
 

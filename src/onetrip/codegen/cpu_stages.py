@@ -225,7 +225,9 @@ class Stages:
         blocks = Var(self.fresh("b"), ceildiv(add(stop, mul(level.start, -1)), size))
         start = add(level.start, mul(blocks, size))
         inner = Level(level.axis, level.tile, start, add(start, size))
-        return [*self._blocks(Level(blocks)), inner]
+        # A symbolic count never becomes provably short: one level of blocks is enough for it.
+        known = isinstance(blocks.extent, int)
+        return [*(self._blocks(Level(blocks)) if known else [Level(blocks)]), inner]
 
     def _step_body(
         self,

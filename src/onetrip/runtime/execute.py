@@ -129,8 +129,7 @@ class Executable:
         self._actions = _compile_steps(self.program, self._layout, self.backend)
         self._results = [_result(o, self._layout) for o in self.program.outputs]
         self._inputs = [
-            _input(v, self._layout, k in self.checked)
-            for k, v in enumerate(self.program.inputs)
+            _input(v, self._layout, k in self.checked) for k, v in enumerate(self.program.inputs)
         ]
 
     def __call__(self, arguments: list[Any]) -> list[Any]:
@@ -146,8 +145,6 @@ class Executable:
             return [r(frame) for r in self._results]
         finally:
             self._return(frame, queue)
-
-    _boxed_call = True
 
     def _take(self, queue: int) -> Frame:
         """A frame whose earlier work lies on the same queue, so that work on it stays in order."""
@@ -375,9 +372,7 @@ def _alloc_scratch(step: Alloc, offset: Dim, layout: _Layout) -> Action:
     return place
 
 
-def _view(
-    arena: Tensor | None, start: int, shape: Any, strides: Any, dtype: torch.dtype
-) -> Tensor:
+def _view(arena: Tensor | None, start: int, shape: Any, strides: Any, dtype: torch.dtype) -> Tensor:
     """A tensor over the arena's bytes from `start` on."""
     made = torch.empty(0, dtype=dtype, device=arena.device if arena is not None else None)
     if arena is None:
