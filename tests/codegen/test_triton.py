@@ -21,8 +21,9 @@ from onetrip.codegen.triton import emit
 from onetrip.interp.nest_interp import run_nest
 from onetrip.ir.kernel import Kernel
 from onetrip.ir.nest import Access
-from onetrip.runtime.triton_assemble import assemble
-from onetrip.runtime.triton_build import TritonLaunch, needs_wide
+from onetrip.runtime.cache import Cache
+from onetrip.runtime.triton_assemble import assemble, gpu_target
+from onetrip.runtime.triton_build import TritonLaunch, compiled, imported, needs_wide, source_of
 from onetrip.target import load
 
 Array = Any
@@ -216,3 +217,21 @@ def test_a_walked_reduction_inside_another_is_refused() -> None:
     )
     with pytest.raises(Unsupported, match="long reduction inside another"):
         cases.plan(cases.Case(nest), load("h200"))
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("name", ["symbolic_broadcast", "symbolic_softmax"])
+def test_symbolic_sizes_compile_with_both_index_types(name: str, wide: bool) -> None:
+    case = (cases.POINTWISE | cases.REDUCTIONS)[name]()
+    module = emit(cases.plan(case, load("h200")).kernels[0], "nvidia")
+    function = imported(module, Cache())
+    source = source_of(function, module, aligned=True, whole=[False], wide=wide)
+    text = compiled(source, module, gpu_target(load("h200"))).asm["ttir"]
+    assert ("i64" in text.split("@")[1].split("\n")[0]) is wide
+
+
+def test_large_static_sizes_compile() -> None:
+    target = load("h200")
+    for case in (cases.broadcast(70_000, 70_000), cases.softmax(1 << 17, 1 << 16)):
+        for kernel in cases.plan(case, target).kernels:
+            assert assemble(emit(kernel, "nvidia"), target).spill_bytes == 0

@@ -18,7 +18,7 @@ from dataclasses import replace
 from ..base.sym import Dim, Var, coefficient
 from ..ir.expr import Load
 from ..ir.kernel import Facts, Kernel
-from ..ir.nest import AxisKind, Buffer, Nest
+from ..ir.nest import Axis, AxisKind, Buffer, Nest
 from ..target import Target
 from .gpu_build import Tiling, build, inner_axes
 from .gpu_split import (
@@ -109,9 +109,10 @@ def _kernel(nest: Nest, target: Target, name: str, facts: Facts) -> Kernel:
 
 
 def _pointwise(nest: Nest, target: Target) -> tuple[Nest, Tiling]:
-    axes = [a.var for a in nest.space]
-    if not axes:
+    if not nest.space:
         return nest, Tiling({}, 1, "pointwise")
+    nest = _by_stride(nest)
+    axes = [a.var for a in nest.space]
     other = _second_axis(nest, axes)
     if other is not None:
         return nest, _square(axes, other)
@@ -123,6 +124,17 @@ def _pointwise(nest: Nest, target: Target) -> tuple[Nest, Tiling]:
     lanes, warps = _line(nest, size(axes), target)
     lanes = min(lanes, _power(axes[-1].extent, lanes))
     return nest, Tiling({a: lanes if a is axes[-1] else 1 for a in axes}, warps, "pointwise")
+
+
+def _by_stride(nest: Nest) -> Nest:
+    """The space in the order in which the first store walks memory, contiguous axis last."""
+    offset = nest.stores[0].index[0] if nest.stores[0].index else 0
+
+    def step(axis: Axis) -> int:
+        found = coefficient(offset, axis.var)
+        return found if isinstance(found, int) else 1 << 62
+
+    return replace(nest, space=tuple(sorted(nest.space, key=step, reverse=True)))
 
 
 def _second_axis(nest: Nest, axes: list[Var]) -> Var | None:
@@ -174,8 +186,12 @@ def _reduction_tiling(nest: Nest, target: Target) -> Tiling:
     columns = next((a for a in reversed(space) if a in contiguous), None)
     if columns is not None and not any(a in contiguous for a in inner):
         return _columns(space, columns, inner)
-    again = any(s.axes for s in nest.stores) or len(first_reductions(nest)) < len(nest.reductions)
-    return _rows(space, inner, contiguous, target, again)
+    return _rows(space, inner, contiguous, target, _goes_again(nest))
+
+
+def _goes_again(nest: Nest) -> bool:
+    """Whether inner axes are walked again after the first reductions are known."""
+    return any(s.axes for s in nest.stores) or len(first_reductions(nest)) < len(nest.reductions)
 
 
 def _rows(
@@ -254,11 +270,13 @@ def _cut(nest: Nest, tiling: Tiling, target: Target) -> Split | None:
     if any(set(inner_axes(nest)) & r.free for r in first):
         return None
     shared = [a for a in _walked(nest, tiling) if all(a in r.axes for r in first)]
-    if not shared or programs >= 2 * target.multiprocessors:
+    # A nest with a second pass pays for a split by reading from farther away.
+    enough = target.multiprocessors * (1 if _goes_again(nest) else 2)
+    if not shared or programs >= enough:
         return None
     axis = max(shared, key=lambda a: _steps(a, tiling))
     wanted = min(-(-4 * target.multiprocessors // programs), _steps(axis, tiling) // 2)
-    if wanted < 2 or not _worth_launches(nest, target):
+    if wanted < 2 or not _worth_launches(nest, tiling, target):
         return None
     return _even_cut(axis, wanted, tiling.lanes[axis])
 
@@ -275,12 +293,13 @@ def _even_cut(axis: Var, wanted: int, lanes: int) -> Split:
     return Split(axis, wanted, chunked(extent, wanted, lanes))
 
 
-def _worth_launches(nest: Nest, target: Target) -> bool:
+def _worth_launches(nest: Nest, tiling: Tiling, target: Target) -> bool:
     """Whether what one program would read alone takes longer than the launches of a split."""
     elements = size(inner_axes(nest))
     if not isinstance(elements, int):
         return True
     width = max((e.dtype.itemsize for e in nest.loads), default=4)
+    elements *= math.prod(tiling.lanes[a.var] for a in nest.space)
     alone_us = elements * width / (ALONE * target.copy_bandwidth / target.multiprocessors) * 1e6
     extra = 2 if any(s.axes for s in nest.stores) else 1
     return alone_us > extra * target.launch_us
