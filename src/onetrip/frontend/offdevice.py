@@ -74,11 +74,14 @@ def _register_guard(device: torch.device) -> None:
 
 
 def _undefined_as_zeros(node: Any, gradients: list[Tensor | None]) -> list[Tensor | None]:
+    def zeros(info: Any) -> Tensor:
+        made: Tensor = torch.ops.aten.zeros.default(
+            info.shape, dtype=info.dtype, layout=torch.strided, device=info.device
+        )
+        return made
+
     infos = node._input_metadata
-    return [
-        torch.zeros(i.shape, dtype=i.dtype, device=i.device) if g is None else g
-        for g, i in zip(gradients, infos, strict=True)
-    ]
+    return [zeros(i) if g is None else g for g, i in zip(gradients, infos, strict=True)]
 
 
 def _call(node: Any, gradients: list[Tensor | None]) -> list[Tensor | None]:
@@ -130,13 +133,16 @@ def _optional(name: str) -> None:
 class _Sweep:
     """One reverse sweep over the nodes between outputs and inputs, in the engine's order."""
 
-    def __init__(self, roots: Sequence[Any], targets: Sequence[Any]) -> None:
-        self.targets = set(targets)
+    def __init__(self, roots: Sequence[Any], inputs: Sequence[Tensor]) -> None:
         self.pending: Counter[Any] = Counter()
         self.buffers: dict[Any, list[Tensor | None]] = {}
         self._order = itertools.count()
         self._ready: list[tuple[int, int, Any]] = []
         nodes = self._reachable(roots)
+        # Asking torch for a leaf's node would trace a view of the leaf.
+        leaves = {id(node.variable): node for node in nodes if hasattr(node, "variable")}
+        self._sources = [(t.grad_fn or leaves.get(id(t)), t.output_nr) for t in inputs]
+        self.targets = {node for node, _ in self._sources if node is not None}
         self.needed = self._leading_to_targets(nodes)
 
     def _reachable(self, roots: Sequence[Any]) -> list[Any]:
@@ -157,7 +163,7 @@ class _Sweep:
         for node in nodes:
             for following, _ in node.next_functions:
                 readers.setdefault(following, []).append(node)
-        needed, stack = set(), [t for t in self.targets if t in readers or t in nodes]
+        needed, stack = set(), list(self.targets)
         while stack:
             for reader in readers.get(stack.pop(), ()):
                 if reader not in needed:
@@ -170,6 +176,13 @@ class _Sweep:
         if gradient is not None:
             before = buffer[position]
             buffer[position] = gradient if before is None else before + gradient
+
+    def gradients(self) -> tuple[Tensor | None, ...]:
+        """One per input, None where nothing led to it."""
+        return tuple(
+            self.buffers[node][position] if node in self.buffers else None
+            for node, position in self._sources
+        )
 
     def release(self, node: Any) -> None:
         """Queues a node whose gradients are complete; later forward calls come first."""
@@ -207,21 +220,19 @@ def gradients_without_engine(
 
     Calls the same nodes in the same order as the engine, so tracing it gives the same graph.
     """
-    heads = [get_gradient_edge(t) for t in outputs]
-    tails = [get_gradient_edge(t) for t in inputs]
-    sweep = _Sweep([h.node for h in heads], [t.node for t in tails])
+    heads = [
+        (get_gradient_edge(t).node, 0) if t.grad_fn is None else (t.grad_fn, t.output_nr)
+        for t in outputs
+    ]
+    sweep = _Sweep([node for node, _ in heads], inputs)
     with torch.no_grad():
-        for head, gradient in zip(heads, grad_outputs, strict=True):
-            sweep.add(head.node, head.output_nr, gradient)
-        for node in dict.fromkeys(h.node for h in heads):
+        for (node, position), gradient in zip(heads, grad_outputs, strict=True):
+            sweep.add(node, position, gradient)
+        for node in dict.fromkeys(node for node, _ in heads):
             if sweep.pending[node] == 0:
                 sweep.release(node)
         sweep.run()
-    absent: list[Tensor | None] = []
-    return tuple(
-        (sweep.buffers.get(t.node, absent) or [None] * (t.output_nr + 1))[t.output_nr]
-        for t in tails
-    )
+    return sweep.gradients()
 
 
 _engine_grad = torch.autograd.grad

@@ -25,7 +25,6 @@ def _addressable(value: Any) -> bool:
         and plain(value)
         and not isinstance(value, FakeTensor)
         and value.device.type != "meta"
-        and value.numel() > 0
     )
 
 
@@ -53,7 +52,7 @@ def check_overlap(inputs: Sequence[Any], written: Collection[int]) -> bool:
     Byte ranges are compared first; where they meet, the strided test decides that AOTAutograd
     itself trusts. In doubt (interleaved strides) the answer is yes.
     """
-    intervals = [_interval(i, t) for i, t in enumerate(inputs) if _addressable(t)]
+    intervals = [_interval(i, t) for i, t in enumerate(inputs) if _addressable(t) and t.numel()]
     return any(
         (a in written or b in written)
         and len(compute_overlapping_tensors([inputs[a], inputs[b]], symbolic=False)) > 0
@@ -61,19 +60,29 @@ def check_overlap(inputs: Sequence[Any], written: Collection[int]) -> bool:
     )
 
 
+def _reader(value: Any) -> Callable[[Any], int | None]:
+    """How to read what a later call's value at this position says about addresses."""
+    if _addressable(value):
+        return Tensor.data_ptr
+    return int if isinstance(value, int) else lambda _: None
+
+
 def with_overlap_check(
     compiled: Callable[..., Any], original: Callable[..., Any], written: Collection[int]
 ) -> Callable[..., Any]:
     """``compiled``, but ``original`` for a call whose written inputs overlap others.
 
-    Addresses that were found apart once need no second look: with the shapes that the guards
-    fix, they determine the ranges. Only the last set is remembered.
+    Addresses that were found apart once need no second look: with the sizes, which are guarded or
+    come as inputs of their own, they determine the ranges. Only the last set is remembered.
     """
-    apart: tuple[Any, ...] | None = None
+    readers: list[Callable[[Any], int | None]] = []
+    apart: list[int | None] = []
 
     def call(*inputs: Any) -> Any:
         nonlocal apart
-        key = tuple(map(_identity, inputs))
+        if not readers:  # what kind of value comes at each position is guarded
+            readers.extend(map(_reader, inputs))
+        key = [read(value) for read, value in zip(readers, inputs, strict=True)]
         if key != apart:
             if check_overlap(inputs, written):
                 return original(*inputs)
@@ -81,11 +90,3 @@ def with_overlap_check(
         return compiled(*inputs)
 
     return call
-
-
-def _identity(value: Any) -> Any:
-    if not isinstance(value, Tensor):
-        return value
-    if not _addressable(value):
-        return None
-    return value.data_ptr(), value.shape, value.stride()
