@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import platform
 from functools import cache
 from itertools import product
 
@@ -67,8 +68,8 @@ def values_of(dtype: torch.dtype) -> Tensor:
 @pytest.mark.parametrize("target", TYPES, ids=short)
 def test_cast_is_eagers(source: torch.dtype, target: torch.dtype) -> None:
     x = values_of(source)
-    if source.is_floating_point and not target.is_floating_point and target is not torch.bool:
-        # Eager itself is undefined outside 32 bits; its loops do not agree with each other there.
+    if platform.machine() != "x86_64" and source.is_floating_point:
+        # What does not fit 32 bits is settled by the machine; the table of x86 is the one measured.
         x = torch.where(x.abs() < 2**31, x, torch.ones_like(x))
     result = torch.empty(x.shape, dtype=target)
     function = getattr(library(CASTS), f"{short(source)}_{short(target)}")
