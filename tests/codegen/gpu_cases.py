@@ -35,6 +35,7 @@ from onetrip.ir.kernel import Facts
 from onetrip.ir.monoid import number
 from onetrip.ir.nest import Access, Axis, Buffer, Nest, Store
 from onetrip.ir.types import TensorType, concrete
+from onetrip.ir.verify import verify
 from onetrip.runtime.cache import Cache
 from onetrip.runtime.triton_build import TritonLaunch
 from onetrip.target import Target, load
@@ -57,7 +58,7 @@ def reduced(monoid: str, axes: tuple[Var, ...], *lift: Expr, component: int = 0)
 
 
 def f32(value: float) -> Const:
-    return Const(value, dt.f32)
+    return Const(float(value), dt.f32)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +131,11 @@ def tensor(b: Buffer, array: Array | None, sizes: dict[Sym, int]) -> torch.Tenso
 
 
 def plan(case: Case, target: Target = SMALL, name: str = "kernel") -> Scheduled:
-    return schedule(case.nest, target, name=name, facts=Facts())
+    verify(case.nest)
+    made = schedule(case.nest, target, name=name, facts=Facts())
+    for kernel in made.kernels:
+        verify(kernel)
+    return made
 
 
 # Pointwise
