@@ -50,6 +50,7 @@ class Frame:
         active: which lanes of a variable count; absent: all of them.
         memory: buffers by name.
         locals: values of names, with one dimension for each axis as well.
+        tiles: the lanes of an axis outside its loop, where only a Carry's values have them.
     """
 
     dims: Mapping[Var, int]
@@ -58,6 +59,7 @@ class Frame:
     lanes: dict[Var, Array] = field(default_factory=dict)
     active: dict[Var, Array] = field(default_factory=dict)
     locals: dict[str, Array] = field(default_factory=dict)
+    tiles: Mapping[Var, int] = field(default_factory=dict)
 
     def bind(self, var: Var, values: Array, limit: int | None = None) -> None:
         """Gives a variable its lanes; those at or beyond `limit` are inactive."""
@@ -77,7 +79,7 @@ class Frame:
         """The full shape over some axes, 1 along all others."""
         shape = [1] * len(self.dims)
         for a in axes:
-            shape[self.dims[a]] = self.lanes[a].size
+            shape[self.dims[a]] = self.lanes[a].size if a in self.lanes else self.tiles[a]
         return tuple(shape)
 
 

@@ -34,10 +34,9 @@ def run_kernel(
         The arrays of all buffers that the kernel writes or updates.
     """
     known = dict(sizes or {})
-    axes = dict.fromkeys(s.axis for s in statements(kernel.body) if isinstance(s, Loop))
-    frame = Frame(
-        {v: n for n, v in enumerate(axes)}, memories(kernel.buffers, buffers, known), known
-    )
+    tiles = {s.axis: s.tile for s in statements(kernel.body) if isinstance(s, Loop)}
+    dims = {v: n for n, v in enumerate(tiles)}
+    frame = Frame(dims, memories(kernel.buffers, buffers, known), known, tiles=tiles)
     _run(frame, kernel.body)
     return written(kernel.buffers, frame.memory)
 

@@ -16,6 +16,10 @@ number. A loop's bounds may read plain numbers, which gives one tile of another 
 are inactive: they load nothing, store nothing, leave a Carry as it is and take no part in a Fold,
 Prefix or Contract.
 
+A Carry may be over the axis of a loop that comes after it: it then has one value for each lane of
+that loop's tile, which stays from tile to tile. Outside the loop all its lanes count, and a Fold
+along the axis joins them.
+
 A Store happens once for each active lane of the tile axes on which its index, value or guard
 depends, and of `Store.axes`: a store that adds, of a value that is the same in all lanes, names the
 axes along which it adds once per lane.

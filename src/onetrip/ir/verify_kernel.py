@@ -8,7 +8,7 @@ from typing import Any
 
 from ..base.dtype import DType, bool_
 from ..base.sym import Dim, Size, Var, atoms
-from .expr import Expr, Load, Local, Reduced, Scanned, walk
+from .expr import Expr, Load, Local, Reduced, Scanned, dims_of, walk
 from .faults import Fault, Invariant, duplicates
 from .kernel import Assign, Carry, Kernel, Let, Loop, Scratch, Stmt, statements
 from .kernel import Mapping as Who
@@ -23,14 +23,16 @@ class Scope:
     """What a statement can see.
 
     Attributes:
-        lanes: the bound axes, with the lanes of their tiles.
+        tiles: the lanes of every axis of the kernel.
+        bound: the axes of the enclosing loops.
         locals: dtype and tile axes of each Let and Carry; `carries` names the latter.
         types: the buffers and scratch buffers.
     """
 
-    lanes: Mapping[Var, int]
+    tiles: Mapping[Var, int]
     locals: Mapping[str, tuple[DType, frozenset[Var]]]
     types: Mapping[str, TensorType]
+    bound: frozenset[Var] = frozenset()
     carries: frozenset[str] = frozenset()
     inside_serial: bool = False
 
@@ -40,7 +42,8 @@ Seen = tuple[tuple[Stmt, Scope], ...]
 
 def _scopes(k: Kernel) -> Seen:
     """Every statement with its scope, in order."""
-    scope = Scope({}, {}, {b.name: b.type for b in k.buffers})
+    tiles = {s.axis: s.tile for s in statements(k.body) if isinstance(s, Loop)}
+    scope = Scope(tiles, {}, {b.name: b.type for b in k.buffers})
     return tuple(_walk(k.body, scope))
 
 
@@ -49,8 +52,8 @@ def _walk(body: tuple[Stmt, ...], scope: Scope) -> Iterator[tuple[Stmt, Scope]]:
         yield s, scope
         if isinstance(s, Loop):
             serial = scope.inside_serial or s.mapping is not Who.GRID
-            lanes = {**scope.lanes, s.axis: s.tile}
-            yield from _walk(s.body, replace(scope, lanes=lanes, inside_serial=serial))
+            inner = replace(scope, bound=scope.bound | {s.axis}, inside_serial=serial)
+            yield from _walk(s.body, inner)
         elif isinstance(s, Scratch):
             scope = replace(scope, types={**scope.types, s.name: s.type})
         elif isinstance(s, Let | Carry):
@@ -59,7 +62,7 @@ def _walk(body: tuple[Stmt, ...], scope: Scope) -> Iterator[tuple[Stmt, Scope]]:
 
 def _declared(s: Let | Carry, scope: Scope) -> Scope:
     if isinstance(s, Let):
-        known = (s.value.dtype, frozenset(varying(s.value, scope.lanes)))
+        known = (s.value.dtype, frozenset(varying(s.value, scope.tiles)))
         return replace(scope, locals={**scope.locals, s.name: known})
     known = (s.init.dtype, frozenset(s.over))
     carries = scope.carries | {s.name}
@@ -114,9 +117,9 @@ def _loops(k: Kernel) -> Iterator[Fault]:
             continue
         if s.tile < 1 or tiles.setdefault(s.axis, s.tile) != s.tile:
             yield Fault(s, f"one tile of {s.axis}, {tiles[s.axis]}, at least 1", str(s.tile))
-        if s.axis in scope.lanes:
+        if s.axis in scope.bound:
             yield Fault(s, f"{s.axis} not bound outside", "an enclosing loop binds it")
-        many = {v for d in dims(s) for v in varying(d, scope.lanes)}
+        many = {v for d in dims(s) for v in varying(d, scope.tiles)}
         if many:
             names = ", ".join(sorted(v.name for v in many))
             yield Fault(s, "bounds that are the same in all lanes", f"they depend on {names}")
@@ -126,14 +129,17 @@ def _loops(k: Kernel) -> Iterator[Fault]:
 
 def _bound(k: Kernel) -> Iterator[Fault]:
     for s, scope, exprs in _expressions(k):
-        used = set[Var]().union(*map(variables, (*dims(s), *roots(s))))
-        for e in exprs:
-            used.update(bound_axes(e))
-        used.update(s.over if isinstance(s, Carry) else s.axes if isinstance(s, Store) else ())
-        loose = used - set(scope.lanes)
-        if loose:
-            names = ", ".join(sorted(v.name for v in loose))
-            yield Fault(s, "axes bound by an enclosing loop", names)
+        carried = {v for name in scope.carries for v in scope.locals[name][1]}
+        used_at: list[tuple[object, set[Var]]] = [(s, variables(d)) for d in dims(s)]
+        used_at += [(e, variables(d)) for e in exprs for d in dims_of(e)]
+        if isinstance(s, Store):
+            used_at.append((s, {a for a in s.free if isinstance(a, Var)} | set(s.axes)))
+        used_at += [(e, set(bound_axes(e)) - carried) for e in exprs]
+        later = set(s.over) - set(scope.tiles) if isinstance(s, Carry) else set[Var]()
+        for subject, used in (*used_at, (s, later)):
+            loose = used - scope.bound
+            if loose:
+                yield Fault(subject, "axes bound by an enclosing loop", _names_of(loose))
 
 
 def _locals(k: Kernel) -> Iterator[Fault]:
@@ -178,7 +184,7 @@ def _fits(
     dtype, over = known
     if value.dtype is not dtype:
         yield Fault(s, f"{name} of dtype {dtype}", str(value.dtype))
-    more = varying(value, scope.lanes) - over
+    more = varying(value, scope.tiles) - over
     if more:
         yield Fault(
             s, f"{name} over {_names_of(over)}", f"a value that varies over {_names_of(more)}"
