@@ -126,7 +126,7 @@ def attempt(check: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 def main() -> int:
     """Runs every check; exit status 1 when one fails."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", default=str(Path(__file__).parent / "results"))
+    parser.add_argument("--out", default=str(Path(__file__).parent / "results" / "checks"))
     folder = Path(parser.parse_args().out)
     chains = {f"chain of {n}": chain(n) for n in (3, 6, 12)} | {"special functions": special}
     started = time.time()

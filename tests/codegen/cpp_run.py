@@ -40,17 +40,20 @@ def kernel_of(nest: Nest, name: str = "kernel") -> Kernel:
     return made
 
 
-def text_of(kernel: Kernel) -> str:
+def segment_of(kernel: Kernel) -> Segment:
     slots = tuple(range(len(kernel.buffers)))
     sizes = tuple(range(len(kernel.sizes)))
-    segment = Segment("run", ((kernel.name, slots, sizes),))
-    return emit_unit([kernel], [segment])
+    return Segment(f"run_{kernel.name}", ((kernel.name, slots, sizes),))
+
+
+def text_of(*kernels: Kernel) -> str:
+    return emit_unit(kernels, [segment_of(k) for k in kernels])
 
 
 def built(kernels: Sequence[Kernel]) -> list[Any]:
-    """One function for each kernel."""
-    units = [CppUnit(k.name, text_of(k)) for k in kernels]
-    return [lib.run for lib in build(units, prelude_text(), cache=cache_())]
+    """One function for each kernel, from one unit."""
+    (library,) = build([CppUnit("unit", text_of(*kernels))], prelude_text(), cache=cache_())
+    return [library[segment_of(k).name] for k in kernels]
 
 
 def call(
@@ -205,11 +208,17 @@ def assert_close(
         )
 
 
-def check(
-    nest: Nest, inputs: Mapping[str, Array], sizes: Mapping[Sym, int] | None = None
-) -> dict[str, Array]:
-    """Runs a nest and holds it against the interpreter."""
-    found = run(nest, inputs, sizes)
-    near, far = reference(nest, inputs, sizes)
-    assert_close(nest, found, near, far)
-    return found
+Case = tuple[Nest, Mapping[str, Array], Mapping[Sym, int]]
+
+
+def check(*cases: Case, threads: int = 2) -> list[Kernel]:
+    """Runs nests, all from one unit, and holds each against the interpreter."""
+    kernels = [kernel_of(nest, f"kernel{k}") for k, (nest, _, _) in enumerate(cases)]
+    for function, kernel, (nest, inputs, sizes) in zip(built(kernels), kernels, cases, strict=True):
+        memory = memory_of(kernel, inputs, sizes)
+        code = call(function, kernel, memory, sizes, threads)
+        assert code == 0, f"{kernel.name}: error {code}"
+        near, far = reference(nest, inputs, sizes)
+        found = {b.name: memory[b.name] for b in kernel.buffers if b.access is not Access.READ}
+        assert_close(nest, found, near, far)
+    return kernels

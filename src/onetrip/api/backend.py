@@ -14,6 +14,7 @@ from ..frontend.capture import CapturedGraph, make_backend, on_reset, reset
 from ..runtime.pool import outputs
 from ..target import load
 from .devices import device_for, target_at_hand
+from .honour import with_plan
 from .pipeline import Built, analyze, build
 
 RECOVERABLE = (Unsupported, ToolchainError, CacheError)
@@ -38,7 +39,7 @@ def backend(
     Raises:
         UsageError: an unknown mode or option.
     """
-    chosen = parse_options(mode, options)
+    chosen = parse_options(mode, with_plan(options))
     made: Callable[..., Any] = make_backend(lambda g: compile_captured(g, chosen))(
         module, example_inputs
     )
@@ -75,16 +76,14 @@ def build_captured(captured: CapturedGraph, options: Options) -> Built:
 
 def runner(built: Built) -> Callable[[list[Any]], list[Any]]:
     """A boxed function of the captured graph's inputs."""
-    run, constants = built.run, built.analyzed.constants
-    if not constants:
-        return run
+    execute, constants = built.run, built.analyzed.constants
 
-    def with_constants(arguments: list[Any]) -> list[Any]:
+    def run(arguments: list[Any]) -> list[Any]:
         arguments.extend(constants)
-        return run(arguments)
+        return execute(arguments)
 
-    with_constants._boxed_call = True  # type: ignore[attr-defined]
-    return with_constants
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
 
 
 def _warn(captured: CapturedGraph, error: OnetripError) -> None:

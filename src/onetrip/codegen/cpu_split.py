@@ -20,7 +20,7 @@ from ..ir.types import TensorType
 from .cpp_index import MOST_LANES
 from .cpu_axes import count, iterations, pick_lane
 from .cpu_space import BLOCK, PIECES, Space
-from .cpu_stages import Level, flat
+from .cpu_stages import TERMS, Level, flat
 
 LEAST_ROWS = 32
 """Fewest rows of a part when the lanes own columns."""
@@ -71,9 +71,13 @@ def _length(axis: Var, along: Var | None, lane: Var | None) -> int:
         return 2 * BLOCK if axis is along else BLOCK // 32
     wanted = -(-axis.extent // PIECES)
     if axis is along:
-        whole = 4 * MOST_LANES * 4
-        return max(-(-wanted // whole) * whole, BLOCK)
-    return max(wanted, LEAST_ROWS if lane is not None else 1)
+        return max(_whole(wanted, 4 * MOST_LANES * TERMS), BLOCK)
+    return max(_whole(wanted, TERMS) if wanted > TERMS else wanted, 1 if lane is None else LEAST_ROWS)
+
+
+def _whole(count_: int, unit: int) -> int:
+    """Rounded up to a multiple: parts are made of whole blocks of terms."""
+    return -(-count_ // unit) * unit
 
 
 def _points(space: Space) -> Dim:

@@ -37,12 +37,15 @@ from ..ir.kernel import Assign, Carry, Let, Loop, Mapping, Scratch, Stmt
 from ..ir.monoid import MONOIDS, number
 from ..ir.nest import Store
 from ..ir.types import TensorType
-from .cpp_index import MOST_LANES
+from .cpp_index import MOST_LANES, divides
 from .cpu_axes import Access, by_stride, count, is_heavy, is_special, iterations, pick_lane
 
 TERMS = 16
 """Terms that one floating-point accumulator adds up before it is joined with others, as in eager's
 cascade: the error of a sum of n terms grows with the square root of this times log(n)."""
+
+MANY = 1 << 20
+"""Terms that a symbolic extent may bring."""
 
 SHARED_BYTES = 1 << 18
 """Most bytes of a row of intermediate values that is kept rather than computed again."""
@@ -70,11 +73,18 @@ class Level:
 
     @property
     def terms(self) -> int:
-        """Iterations of the loop."""
-        length = count(self.axis.extent)
+        """Iterations of the loop; many where its extent is not known."""
+        length = self.axis.extent if isinstance(self.axis.extent, int) else MANY
         if self.stop is not None:
-            length = min(length, count(add(self.stop, mul(self.start, -1))))
+            part = self.length
+            length = min(length, part) if isinstance(part, int) else length
         return -(-length // self.tile)
+
+    @property
+    def length(self) -> Dim:
+        """Elements from start to stop."""
+        stop = self.axis.extent if self.stop is None else self.stop
+        return add(stop, mul(self.start, -1))
 
 
 class Stages:
@@ -218,11 +228,10 @@ class Stages:
 
     def _blocks(self, level: Level) -> list[Level]:
         """A long loop in two: blocks, and the terms of each."""
-        if level.terms <= 2 * TERMS:
-            return [level]
         size = TERMS * level.tile
-        stop = level.axis.extent if level.stop is None else level.stop
-        blocks = Var(self.fresh("b"), ceildiv(add(stop, mul(level.start, -1)), size))
+        if level.terms <= 2 * TERMS or (level.stop is not None and not divides(size, level.length)):
+            return [level]
+        blocks = Var(self.fresh("b"), ceildiv(level.length, size))
         start = add(level.start, mul(blocks, size))
         inner = Level(level.axis, level.tile, start, add(start, size))
         # A symbolic count never becomes provably short: one level of blocks is enough for it.

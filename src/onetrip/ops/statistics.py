@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.dtype import i64
+from ..base.dtype import f64, i64
 from ..base.errors import Unsupported
 from ..base.sym import Dim, ceildiv
 from ..ir.graph import Node, Value
@@ -48,8 +48,9 @@ def _correction(at: Attrs) -> float:
 
 
 def _variance(build: Builder, node: Node) -> tuple[Value, Value]:
-    """(variance, mean) in operation precision, shaped as the output."""
-    x = wide(build, tensor(node, 0))
+    """(variance, mean) in f64, shaped as the output: eager accumulates both so, and a square of
+    an f32 may lie beyond its range."""
+    x = convert(build, tensor(node, 0), f64)
     dims = reduced_dims(node)
     mean, centred, _ = moments(build, x, dims)
     keep = bool(node.attr.get("keepdim", False))

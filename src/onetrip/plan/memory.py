@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from ..base.sym import Dim, ceildiv, mul
@@ -69,7 +70,11 @@ class MemoryPlan:
 
     def offset(self, name: str) -> Dim | None:
         """The arena offset of a buffer; None when it has memory of its own."""
-        return next((p.offset for p in self.buffers if p.range.name == name), None)
+        return self._offsets[name]
+
+    @cached_property
+    def _offsets(self) -> dict[str, Dim | None]:
+        return {p.range.name: p.offset for p in self.buffers}
 
 
 def aligned(size: Dim) -> Dim:

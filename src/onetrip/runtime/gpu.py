@@ -46,9 +46,7 @@ class GpuBackend:
         if self.device.type == "cpu":
             return [_interpreted([(b, launches[id(b.kernel)]) for b in s]) for s in segments]
         self._compile_ahead([(b, launches[id(b.kernel)]) for s in segments for b in s])
-        return [
-            _launched([(b, launches[id(b.kernel)]) for b in s], self.device) for s in segments
-        ]
+        return [_launched([(b, launches[id(b.kernel)]) for b in s], self.device) for s in segments]
 
     def _compile_ahead(self, bound: Sequence[tuple[BoundLaunch, TritonLaunch]]) -> None:
         """Kernels of fixed sizes are compiled now, in parallel, for aligned buffers."""
@@ -63,7 +61,9 @@ class GpuBackend:
             )
 
     def queue(self) -> int:
-        return 0 if self.device.type == "cpu" else torch.cuda.current_stream(self.device).cuda_stream
+        return (
+            0 if self.device.type == "cpu" else torch.cuda.current_stream(self.device).cuda_stream
+        )
 
     def arena(self, size: int) -> Tensor:
         return torch.empty(size, dtype=torch.uint8, device=self.device)
@@ -72,9 +72,7 @@ class GpuBackend:
         return torch.empty_strided(tuple(shape), tuple(strides), dtype=dtype, device=self.device)
 
 
-def _launched(
-    bound: Sequence[tuple[BoundLaunch, TritonLaunch]], device: torch.device
-) -> Action:
+def _launched(bound: Sequence[tuple[BoundLaunch, TritonLaunch]], device: torch.device) -> Action:
     index = device.index or 0
     rows = [(launch, b.slots, b.sizes) for b, launch in bound]
 
