@@ -72,7 +72,8 @@ def _length(axis: Var, along: Var | None, lane: Var | None) -> int:
     wanted = -(-axis.extent // PIECES)
     if axis is along:
         return max(_whole(wanted, 4 * MOST_LANES * TERMS), BLOCK)
-    return max(_whole(wanted, TERMS) if wanted > TERMS else wanted, 1 if lane is None else LEAST_ROWS)
+    rows = _whole(wanted, TERMS) if wanted > TERMS else wanted
+    return max(rows, 1 if lane is None else LEAST_ROWS)
 
 
 def _whole(count_: int, unit: int) -> int:
