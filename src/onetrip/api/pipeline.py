@@ -77,7 +77,7 @@ def analyze(captured: CapturedGraph, target: Target, options: Options) -> Analyz
     graph = canonicalize(expand(canonicalize(imported.graph)))
     if options.strict:
         _refuse_externs(graph)
-    nests = lower(graph)
+    nests = lower(graph, gpu=target.device == "cuda")
     if options.numerics == "fast":
         nests = {name: relax(nest) for name, nest in nests.items()}
     given = given_plan(options.plan)

@@ -26,28 +26,32 @@ from ..ops.table import OPS
 Index = tuple[Dim, ...]
 
 
-def lower(graph: Graph) -> dict[str, Nest]:
+def lower(graph: Graph, gpu: bool = False) -> dict[str, Nest]:
     """The nest of every node that has one, by the name of its output.
 
-    Library calls and externs have none; composites must have been expanded before.
+    Library calls and externs have none; composites must have been expanded before. `gpu`: follow
+    eager's GPU kernels where they round otherwise than its CPU ones.
     """
     nests: dict[str, Nest] = {}
     for node in graph.nodes:
         if node.op in OPS and is_primitive(OPS[node.op]):
-            nests[node.name] = lower_node(node)
+            nests[node.name] = lower_node(node, gpu)
     return nests
 
 
 def is_primitive(op: Op) -> bool:
     """Whether an operator lowers to a nest of its own."""
-    return type(op.body) in _LOWERINGS
+    return isinstance(op.body, Elementwise) or type(op.body) in _LOWERINGS
 
 
-def lower_node(node: Node) -> Nest:
+def lower_node(node: Node, gpu: bool = False) -> Nest:
     """The nest of one primitive node."""
     op = OPS[node.op]
     try:
-        axes, inner, value = _LOWERINGS[type(op.body)](op, node)
+        if isinstance(op.body, Elementwise):
+            axes, inner, value = _elementwise(op.body, node, gpu)
+        else:
+            axes, inner, value = _LOWERINGS[type(op.body)](op, node)
     except (ValueError, TypeError, KeyError, IndexError) as error:
         raise OnetripError(
             f"the body of {node.op} does not fit the node {node.name}",
@@ -101,13 +105,14 @@ def _operand(x: Operand, dtype: DType, axes: Index) -> Expr:
     return cast(_broadcast(x, axes), dtype)
 
 
-def _elementwise(op: Op, node: Node) -> tuple[Index, tuple[Var, ...], Expr]:
-    assert isinstance(op.body, Elementwise)
+def _elementwise(
+    body: Elementwise, node: Node, gpu: bool
+) -> tuple[Index, tuple[Var, ...], Expr]:
     axes = output_axes(node.output)
     loaded = tuple(
         _broadcast(x, axes) if isinstance(x, Value) else scalar(x.value, f64) for x in node.inputs
     )
-    return axes, (), element(op.body, node, loaded)
+    return axes, (), element(body, node, loaded, gpu)
 
 
 def _movement(op: Op, node: Node) -> tuple[Index, tuple[Var, ...], Expr]:
@@ -175,7 +180,6 @@ def _scan(op: Op, node: Node) -> tuple[Index, tuple[Var, ...], Expr]:
 
 
 _LOWERINGS: dict[type, Callable[[Op, Node], tuple[Index, tuple[Var, ...], Expr]]] = {
-    Elementwise: _elementwise,
     Movement: _movement,
     Random: _random,
     Reduce: _reduce,
