@@ -247,3 +247,28 @@ def in_place(rows: int, columns: int) -> Nest:
     mean = apply("mul", total, number(1 / columns, f32))
     table = Buffer("a", TensorType.dense(f32, (rows, columns)), Access.UPDATE)
     return Nest((Axis(p),), (table,), (Store("a", (p, r), apply("sub", x, mean), (r,)),))
+
+
+def in_place_twice(rows: int, columns: int) -> Nest:
+    """a *= 2 in a's own memory, and y = a + 1 of the old a."""
+    p, q = Var("p", rows), Var("q", columns)
+    x = Load("a", (p, q), f32)
+    table = Buffer("a", TensorType.dense(f32, (rows, columns)), Access.UPDATE)
+    stores = (
+        Store("a", (p, q), apply("mul", x, number(2, f32))),
+        Store("y", (p, q), apply("add", x, number(1, f32))),
+    )
+    return Nest((Axis(p), Axis(q)), (table, written("y", f32, (rows, columns))), stores)
+
+
+def activated(op: str, dtype: DType, rows: int, columns: int) -> Nest:
+    """y = op(a * b) * op(a): array functions where there are any."""
+    p, q = Var("p", rows), Var("q", columns)
+    a, b = computed(Load("a", (p, q), dtype)), computed(Load("b", (q,), dtype))
+    value = apply("mul", apply(op, apply("mul", a, b)), apply(op, a))
+    buffers = (
+        read("a", dtype, (rows, columns)),
+        read("b", dtype, (columns,)),
+        written("y", dtype, (rows, columns)),
+    )
+    return Nest((Axis(p), Axis(q)), buffers, (Store("y", (p, q), rounded(value, dtype)),))

@@ -225,7 +225,16 @@ def test_random_numbers(rng: np.random.Generator) -> None:
 
 
 def test_update_in_place(rng: np.random.Generator) -> None:
-    check(*(plain(nests.in_place(*s), rng) for s in ((1, 1), (5, 100), (40, 700))))
+    shapes = ((1, 1), (5, 100), (40, 700))
+    check(*(plain(nests.in_place(*s), rng) for s in shapes))
+    check(*(plain(nests.in_place_twice(*s), rng) for s in shapes))
+
+
+@pytest.mark.parametrize("op", ["tanh", "erf", "exp", "log1p"])
+def test_special_functions_of_every_length(op: str, rng: np.random.Generator) -> None:
+    made = [nests.activated(op, d, 2, n) for d in (f32, f64, bf16) for n in (1, 17, 256, 600)]
+    check(*((n, {k: abs(v) for k, v in inputs.items()}, s) for n, inputs, s in
+            (plain(n, rng) for n in made)))  # fmt: skip
 
 
 def test_symbolic_extents(rng: np.random.Generator) -> None:
@@ -261,9 +270,9 @@ def test_results_do_not_depend_on_threads(rng: np.random.Generator) -> None:
 
 
 def test_tail_has_the_bits_of_the_body(rng: np.random.Generator) -> None:
-    """The same values, once in whole vectors and once one element later, so in the rest."""
-    x = nests.data(rng, f32, 48)
-    p, q = Var("p", 48), Var("q", 47)
+    """The same values, once in whole tiles and once moved, in single vectors and the rest."""
+    x = nests.data(rng, f32, 512)
+    p, q = Var("p", 512), Var("q", 501)
 
     def gelu(v: Var, buffer: str) -> Expr:
         a = Load(buffer, (v,), f32)
@@ -277,11 +286,11 @@ def test_tail_has_the_bits_of_the_body(rng: np.random.Generator) -> None:
 
     kernels = [kernel_of(nest(v), f"kernel{k}") for k, v in enumerate((p, q))]
     found = []
-    for function, kernel, values in zip(built(kernels), kernels, (x, x[1:]), strict=True):
+    for function, kernel, values in zip(built(kernels), kernels, (x, x[11:]), strict=True):
         memory = memory_of(kernel, {"a": values}, {})
         call(function, kernel, memory, {}, 1)
         found.append(memory["y"])
-    assert found[0][1:].tobytes() == found[1].tobytes()
+    assert found[0][11:].tobytes() == found[1].tobytes()
 
 
 # ---------------------------------------------------------------- composed at random

@@ -12,31 +12,27 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 
-from ..base.sym import Dim, Opaque, Sym, Var, add, atoms, is_nonnegative, mul, upper_bound
-from ..ir.expr import Cast, Expr, Fold, Local
+from ..base.sym import Dim, Sym, Var, add, atoms, is_nonnegative, mul, upper_bound
+from ..ir.expr import Apply, Fold, Local
 from ..ir.kernel import Assign, Carry, Kernel, Let, Loop, Mapping, Scratch, Stmt, statements
 from ..ir.monoid import MONOIDS
-from ..ir.nest import Access, Buffer, Combine, Store
+from ..ir.nest import Access, Buffer, Store
 from .cpp_index import LEAST_LANES, MOST_LANES, divides
-from .cpp_ops import memory_type, value_type
+from .cpp_ops import array_function, has_array, memory_type, value_type
+from .cpp_stores import store_varies, write_store
 from .cpp_values import Lanes, Place, Values
 from .emit import Needs, Scopes
 
 STACK_BYTES = 16384
 """Scratch up to this size lives on the stack."""
 
+UNROLLED = 4
+"""Vectors at a time that stay in registers; more are a loop over memory in the level-1 cache."""
+
 LANE_FOLDS: dict[str, str] = {
     "sum": "ot::sum_lanes", "prod": "ot::prod_lanes", "max": "ot::max_lanes",
     "min": "ot::min_lanes", "any": "ot::any", "all": "ot::all",
 }  # fmt: skip
-
-COMBINES: dict[Combine, str] = {
-    Combine.ADD: "{0} + {1}",
-    Combine.MUL: "{0} * {1}",
-    Combine.MAX: "ot::maximum({0}, {1})",
-    Combine.MIN: "ot::minimum({0}, {1})",
-}
-
 
 @dataclass(frozen=True)
 class _Tile:
@@ -199,7 +195,12 @@ class Body:
 
     def _leaves(self, group: list[Stmt], body: Sequence[Stmt]) -> None:
         """Let, Carry, Assign and Store; those over the lanes run once for each vector of a tile."""
-        for wide, run in groupby(group, self._is_wide):
+        for (wide, array), run in groupby(group, lambda s: (self._is_wide(s), self._is_array(s))):
+            if array:
+                for stmt in run:
+                    assert isinstance(stmt, Let) and isinstance(stmt.value, Apply)
+                    self._array_call(stmt, stmt.value)
+                continue
             if self.values.lanes is None:
                 for stmt in run:
                     self._outside(stmt, body)
@@ -215,7 +216,8 @@ class Body:
             assert axis is not None
             counter, vectors = self._tile.counter, self._tile.vectors
             head = f"for (int {counter} = 0; {counter} < {vectors}; {counter}++) {{"
-            with self.scopes.block(f"#pragma GCC unroll {vectors}\n{head}", "}", (axis,)):
+            unroll = f"#pragma GCC unroll {vectors}\n" if vectors <= UNROLLED else ""
+            with self.scopes.block(f"{unroll}{head}", "}", (axis,)):
                 base = f"{axis.name}_at + {counter} * ot::W"
                 self.scopes.line(f"const int64_t {axis.name} = {base};")
                 for stmt in members:
@@ -237,6 +239,23 @@ class Body:
             self._assign(stmt)
         self.values.lanes, self._tile = None, before
 
+    def _is_array(self, stmt: Stmt) -> bool:
+        """Whether one call of an array function serves all vectors of the tile."""
+        value = stmt.value if isinstance(stmt, Let) else None
+        if self._tile.counter is None or not isinstance(value, Apply) or not has_array(value):
+            return False
+        arg = value.args[0]
+        return isinstance(arg, Local) and self.values.varies(arg)
+
+    def _array_call(self, stmt: Let, value: Apply) -> None:
+        (arg,) = value.args
+        assert isinstance(arg, Local)
+        self._declare_array(stmt)
+        kind = value_type(value.dtype, False)
+        count = f"{self._tile.vectors} * ot::W"
+        call = f"{array_function(value)}(({kind}*){arg.name}, ({kind}*){stmt.name}, {count});"
+        self.scopes.line(call)
+
     def _is_wide(self, stmt: Stmt) -> bool:
         lanes = self.values.lanes
         if lanes is None:
@@ -248,13 +267,7 @@ class Body:
         if isinstance(stmt, Assign):
             return any(self._counts.get(n, 0) > 0 for n in stmt.names)
         assert isinstance(stmt, Store)
-        return self._store_varies(stmt)
-
-    def _store_varies(self, stmt: Store) -> bool:
-        assert self.values.lanes is not None
-        return self.values.lanes.axis in self.values.index_needs(stmt.index[0]).free or any(
-            self.values.varies(e) for e in stmt.roots
-        )
+        return store_varies(self.values, stmt)
 
     def _declare_array(self, stmt: Stmt) -> None:
         """An array of vectors, one for each of the tile, declared before the loop over them."""
@@ -272,7 +285,7 @@ class Body:
         elif isinstance(stmt, Assign):
             self._assign(stmt)
         elif isinstance(stmt, Store):
-            self._store(stmt)
+            write_store(self.values, stmt)
 
     def _register(self, name: str, vectors: int, changes: bool) -> None:
         """Says how a local is named from now on; `vectors` is 0 for a scalar."""
@@ -420,55 +433,9 @@ class Body:
         else:
             self.scopes.bind(("scratch", buffer), Needs(), lambda _: line)
 
-    def _store(self, stmt: Store) -> None:
-        place = self.values.places[stmt.buffer]
-        value = stmt.value
-        if isinstance(value, Cast) and value.dtype is place.buffer.type.dtype and _rounds(value):
-            value = value.arg  # the store itself rounds, to the same bits
-        if self.values.lanes is not None and self._store_varies(stmt):
-            self._store_lanes(stmt, value)
-        else:
-            self._store_one(stmt, value)
-        self.scopes.changed(stmt.buffer)
-
-    def _store_one(self, stmt: Store, value: Expr) -> None:
-        text = self.values.get(value).text
-        guard = "" if stmt.guard is None else f"if ({self.values.get(stmt.guard).text}) "
-        pointer = self.values.pointer(stmt.buffer, stmt.index[0])
-        if stmt.combine is not Combine.SET:
-            text = COMBINES[stmt.combine].format(f"ot::load_one({pointer})", text)
-        self.scopes.line(f"{guard}ot::store_one({pointer}, {text});")
-
-    def _store_lanes(self, stmt: Store, value: Expr) -> None:
-        v, (offset,) = self.values, stmt.index
-        text = v.wide(value)
-        mask = v.lane_mask(stmt.guard)
-        end = f", {mask});" if mask else ");"
-        indirect = any(isinstance(a, Opaque) and v.varies(a.payload) for a in atoms(offset))
-        walk = None if indirect else v.walk(offset)
-        if walk is None or (stmt.combine is not Combine.SET and walk.stride != 1):
-            end = f", {mask or 'true'}"
-            rule = COMBINES.get(stmt.combine, "").format("a", "b")
-            end += f", [](auto a, auto b) {{ return decltype(a)({rule}); }});" if rule else ");"
-            base = v.pointer(stmt.buffer, 0)
-            self.scopes.line(f"ot::scatter({base}, {v.index_wide(offset)}, {text}{end}")
-            return
-        pointer = v.pointer(stmt.buffer, walk.base)
-        if stmt.combine is not Combine.SET:
-            text = COMBINES[stmt.combine].format(f"ot::load({pointer}{end[:-1]}", text)
-        if walk.stride == 1:
-            self.scopes.line(f"ot::store({pointer}, {text}{end}")
-        else:
-            stride = v.index(walk.stride)
-            self.scopes.line(f"ot::store_strided({pointer}, {stride}, {text}{end}")
-
 
 def _is_parallel(stmt: Stmt) -> bool:
     return isinstance(stmt, Loop) and stmt.mapping is Mapping.THREADS
-
-
-def _rounds(cast: Cast) -> bool:
-    return cast.dtype.compute is not cast.dtype and cast.arg.dtype is cast.dtype.compute
 
 
 def _shorter(length: Dim, count: int) -> bool:

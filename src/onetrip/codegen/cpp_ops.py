@@ -36,6 +36,9 @@ FUNCTIONS: dict[str, str] = {
     "shr": "shift_right",
 }  # fmt: skip
 INTEGER_FUNCTIONS: dict[str, str] = {"fmod": "trunc_mod", "pow": "int_pow"}
+ARRAY_FUNCTIONS = frozenset({"tanh", "erf", "erfc"})
+"""Functions that the prelude's `vml` computes faster for a whole array, with eager's own bits."""
+
 DIVISIONS = frozenset({"floordiv", "truncdiv", "remainder", "fmod"})
 
 
@@ -117,6 +120,16 @@ def cast_text(source: DType, target: DType, arg: Text) -> str:
     return f"ot::cast<{register_type(target)}>({arg.text})"
 
 
+def has_array(e: Apply) -> bool:
+    """Whether the operator is computed by an array function."""
+    return e.op in ARRAY_FUNCTIONS and e.dtype in (f32, f64)
+
+
+def array_function(e: Apply) -> str:
+    """The function over (operands, results, count) of an operator that `has_array`."""
+    return f"ot::vml::{e.op}_n"
+
+
 def can_fault(e: Apply) -> bool:
     """Whether the operator stops the kernel on some operands: integer division by zero."""
     return e.op in DIVISIONS and not e.args[0].dtype.is_float
@@ -135,6 +148,9 @@ def apply_text(e: Apply, args: Sequence[Text], fault: str) -> str:
         return f"{'!' if truth else PREFIX[e.op]}{texts[0]}"
     if e.op == "where" and not args[0].wide:
         return f"{texts[0]} ? {texts[1]} : {texts[2]}"
+    if has_array(e):
+        one = f"ot::vml::{e.op}(ot::splat({texts[0]}))[0]"
+        return f"ot::vml::{e.op}({texts[0]})" if args[0].wide else one
     if can_fault(e):
         texts.append(fault)
     return f"ot::{_function(e)}({', '.join(texts)})"

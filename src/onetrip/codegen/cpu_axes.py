@@ -13,6 +13,7 @@ from ..ir.expr import Apply, Expr, Load, Rng, walk
 from ..ir.nest import Combine, Nest, Store
 from ..ops.scalar import SCALAR_OPS, Unit
 from .cpp_index import MOST_LANES, walk_of
+from .cpp_ops import has_array
 
 UNKNOWN_EXTENT = 256
 """Iterations that a symbolic extent is taken for when axes are compared."""
@@ -111,6 +112,12 @@ def is_special(e: Expr) -> bool:
     if isinstance(e, Rng):
         return True
     return isinstance(e, Apply) and e.op in SCALAR_OPS and SCALAR_OPS[e.op].unit is Unit.SPECIAL
+
+
+def array_calls(roots: Sequence[Expr], lane: Var) -> tuple[Apply, ...]:
+    """Operators that one call computes for many vectors at a time."""
+    return tuple(e for e in walk(tuple(roots))
+                 if isinstance(e, Apply) and has_array(e) and lane in e.free)  # fmt: skip
 
 
 def is_heavy(roots: Sequence[Expr]) -> bool:
