@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Literal, get_args
 
 from .errors import UsageError
 
-SEARCHES = ("eager", "max", "best")
+Search = Literal["eager", "max", "best"]
+SEARCHES: tuple[str, ...] = get_args(Search)
 NUMERICS = ("eager", "fast")
 MODES: Mapping[str, Mapping[str, Any]] = {
     "default": {},
@@ -42,7 +43,7 @@ class Options:
 
     target: str | None = None
     plan: Any = None
-    search: str = "best"
+    search: Search = "best"
     numerics: str = "eager"
     cuda_graphs: bool = False
     strict: bool = False

@@ -1,0 +1,8 @@
+"""Floor 9: the public functions, composed of the floors below. Must not know the command line."""
+
+from .backend import backend
+from .explain import explain
+from .plans import compile, load_plan, plan
+from .verify import verify
+
+__all__ = ["backend", "compile", "explain", "load_plan", "plan", "verify"]

@@ -1,0 +1,130 @@
+"""plan, load_plan and compile: a model becomes a Plan without running, or runs as one says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..base.options import MODES, Options, parse_options
+from ..frontend.ahead import capture_graphs
+from ..report.view import Plan, Planned, Settings, make_plan
+from ..target import Target, load
+from .backend import backend
+from .honour import with_plan
+from .pipeline import Analyzed, analyze
+
+Args = tuple[Any, ...] | Tensor
+
+
+def plan(
+    model: Callable[..., Any],
+    args: Args = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    target: str = "h200",
+    search: str = "best",
+    training: bool = False,
+    dynamic_shapes: Any = None,
+    numerics: str = "eager",
+) -> Plan:
+    """The plan of a model for a chip that need not be here; nothing is run or allocated.
+
+    Args:
+        model: a module or function, on any device, meta included.
+        args: positional arguments; a lone tensor stands for a tuple of one.
+        kwargs: keyword arguments.
+        target: name of a chip, see `onetrip targets`.
+        search: `best` (by cost), `max` (all that is legal) or `eager` (a kernel for each call).
+        training: whether gradients are traced: then the backward graph is planned as well.
+        dynamic_shapes: None for fixed sizes; True or a dict of `torch.export.Dim` for symbolic.
+        numerics: `eager` (eager's rounding points) or `fast`.
+
+    Raises:
+        UsageError: an unknown target, search or numerics.
+        CaptureError: the model's Python needs a tensor's value, or raised.
+        Unsupported: a graph holds what the planner has no form for.
+    """
+    options = parse_options(None, {"search": search, "numerics": numerics})
+    analyzed = analyze_model(
+        model, args, kwargs, load(target), options, training=training, dynamic=dynamic_shapes
+    )
+    return plan_of(analyzed, load(target), options, training)
+
+
+def analyze_model(
+    model: Callable[..., Any],
+    args: Args,
+    kwargs: Mapping[str, Any] | None,
+    target: Target,
+    options: Options,
+    *,
+    training: bool,
+    dynamic: Any = None,
+) -> tuple[Analyzed, ...]:
+    """Every graph of a model with its plan."""
+    graphs = capture_graphs(
+        model,
+        args,
+        kwargs,
+        device=torch.device(target.device),
+        training=training,
+        dynamic_shapes=dynamic,
+    )
+    return tuple(analyze(g, target, options) for g in graphs)
+
+
+def plan_of(
+    analyzed: tuple[Analyzed, ...], target: Target, options: Options, training: bool
+) -> Plan:
+    """The public plan of analyzed graphs."""
+    settings = Settings(target, options.search, options.numerics, training)
+    return make_plan(tuple(Planned(a.role, a.graph, a.nests, a.plan) for a in analyzed), settings)
+
+
+def load_plan(path: str | Path) -> Plan:
+    """The plan that `Plan.save` wrote.
+
+    Raises:
+        UsageError: no file can be read there.
+        OnetripError: the file is no plan, or of another format.
+    """
+    return Plan.load(path)
+
+
+def compile(
+    model: Callable[..., Any],
+    *,
+    plan: Plan | str | Path | None = None,
+    mode: str | None = None,
+    dynamic: bool | None = None,
+    fullgraph: bool = False,
+    **options: Any,
+) -> Callable[..., Any]:
+    """`torch.compile` with this backend, under a plan where one is given.
+
+    Args:
+        model: a module or function.
+        plan: its cuts, fuses and pins are honoured; its search and numerics hold unless given.
+        mode, dynamic, fullgraph: as for `torch.compile`.
+        options: see `base.options.Options`.
+
+    Raises:
+        UsageError: an unknown mode or option. A line of the plan that cannot be honoured is named
+            when the model is first called.
+    """
+    if plan is not None:
+        options["plan"] = plan
+    parse_options(mode, options)
+    chosen = {**MODES[mode or "default"], **with_plan(options)}
+    # torch.compile takes a mode or options, never both; every mode has a spelling in options.
+    made: Callable[..., Any] = torch.compile(
+        model, backend=backend, dynamic=dynamic, fullgraph=fullgraph, options=chosen or None
+    )
+    return made
+
+
+__all__ = ["Plan", "analyze_model", "compile", "load_plan", "plan", "plan_of"]

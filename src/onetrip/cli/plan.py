@@ -1,0 +1,59 @@
+"""`onetrip plan`: the groups of a model, why others do not fuse, and what it costs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from onetrip.base.options import NUMERICS, SEARCHES
+from onetrip.cli.model import MODEL
+
+if TYPE_CHECKING:
+    from onetrip.api.models import Model
+
+
+@click.command("plan")
+@click.argument("model", type=MODEL)
+@click.option("--target", default="h200", show_default=True, help="A chip of `onetrip targets`.")
+@click.option("--search", type=click.Choice(SEARCHES), default="best", show_default=True)
+@click.option("--numerics", type=click.Choice(NUMERICS), default="eager", show_default=True)
+@click.option("--training", is_flag=True, help="Forward and backward.")
+@click.option("--boundaries", is_flag=True, help="Every boundary, not only the largest ones.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the plan file.")
+@click.option("--json", "as_json", is_flag=True, help="Print the plan file instead of the tables.")
+def command(
+    model: Model,
+    target: str,
+    search: str,
+    numerics: str,
+    training: bool,
+    boundaries: bool,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Plan MODEL for a chip that need not be here; nothing is run.
+
+    MODEL is file.py:factory, a function that returns (model, args) or (model, args, kwargs), or a
+    .pt2 file.
+    """
+    from onetrip import api
+    from onetrip.report import text
+
+    made = api.plan(
+        model.model,
+        model.args,
+        model.kwargs,
+        target=target,
+        search=search,
+        training=training,
+        numerics=numerics,
+    )
+    if out is not None:
+        made.save(out)
+    if as_json:
+        sys.stdout.write(made.json())
+    else:
+        click.echo(text.shown(made.document, all_boundaries=boundaries))
