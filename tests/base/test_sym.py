@@ -11,9 +11,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onetrip.base.sym import (
-    Dim, Opaque, Poly, Quotient, Remainder, Size, Sym, Var, add, atoms, ceildiv, coefficient,
-    evaluate, floordiv, is_nonnegative, lower_bound, mod, mul, product, render, substitute,
-    upper_bound, within,
+    Dim,
+    Opaque,
+    Poly,
+    Quotient,
+    Remainder,
+    Size,
+    Sym,
+    Var,
+    add,
+    atoms,
+    ceildiv,
+    coefficient,
+    evaluate,
+    floordiv,
+    is_nonnegative,
+    lower_bound,
+    mod,
+    mul,
+    product,
+    render,
+    substitute,
+    upper_bound,
+    within,
 )  # fmt: skip
 
 S, T = Size("s", 1), Size("t")

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..base.sym import Size, Sym, Var, atoms
+from ..base.sym import Dim, Size, Sym, Var, atoms
 from .expr import Contract, Expr, Fold, Prefix, Reduced, Scanned, dims_of
 from .graph import Graph, Node, Scalar, Value
 from .kernel import Assign, Carry, Kernel, Let, Loop, Scratch, Stmt
@@ -48,7 +48,8 @@ def _graph(out: Listing, g: Graph, comments: bool) -> None:
     for size, source, dim in g.sizes:
         out.add(f"size {_size(size)} from {name_text(source)} dim {dim}", size)
     known = {size for size, _, _ in g.sizes}
-    _sizes(out, _sizes_of_types((v.type for v in g.values()), g.nodes) - known)
+    results = [o.value for o in g.outputs if isinstance(o, Scalar)]
+    _sizes(out, _sizes_in([*_dims(v.type for v in g.values()), *results, *_terms(g)]) - known)
     for v in g.inputs:
         out.add(f"input {value_text(v)}", v)
     for n in g.nodes:
@@ -79,12 +80,17 @@ def _output(x: Value | Scalar | None) -> str:
     return "none" if x is None else f"scalar({attr_text(x.value)})"
 
 
-def _sizes_of_types(types: Iterable[TensorType], nodes: Iterable[Node]) -> set[Size]:
-    dims: list[Any] = [d for t in types for d in (*t.shape, *t.strides)]
-    for n in nodes:
-        dims += [x.value for x in n.inputs if isinstance(x, Scalar)]
-        dims += [v for _, v in n.attrs]
-    return {a for d in _flat(dims) for a in atoms(d) if isinstance(a, Size)}
+def _dims(types: Iterable[TensorType]) -> list[Dim]:
+    return [d for t in types for d in (*t.shape, *t.strides)]
+
+
+def _terms(g: Graph) -> list[Any]:
+    """What stands in nodes beside tensors."""
+    return [x for n in g.nodes for x in (*n.inputs, *(v for _, v in n.attrs))]
+
+
+def _sizes_in(values: Iterable[Any]) -> set[Size]:
+    return {a for d in _flat(values) for a in atoms(d) if isinstance(a, Size)}
 
 
 def _flat(values: Iterable[Any]) -> Iterable[Sym]:
@@ -119,11 +125,10 @@ def _nest(out: Listing, n: Nest, comments: bool) -> None:
     )
     out.add("nest {", n)
     out.depth = 1
-    extents = [a.extent for a in (*(x.var for x in n.space), *inner)]
-    dims = [d for e in n.expressions for d in dims_of(e)]
+    dims = [a.extent for a in (*(x.var for x in n.space), *inner)]
+    dims += [d for e in n.expressions for d in dims_of(e)]
     dims += [d for s in n.stores for d in s.index]
-    found = {a for d in (*extents, *dims) for a in atoms(d) if isinstance(a, Size)}
-    _sizes(out, found | _sizes_of_types((b.type for b in n.buffers), ()))
+    _sizes(out, _sizes_in([*dims, *_dims(b.type for b in n.buffers)]))
     out.add(f"space {', '.join(space)}".rstrip(), *n.space, *(a.var for a in n.space))
     for a in inner:
         out.add(f"axis {w.axis(a)}: {plain_dim(a.extent)}", a)
