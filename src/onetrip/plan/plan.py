@@ -144,7 +144,7 @@ class Totals:
     """Figures of one call of the graph.
 
     Attributes:
-        kernels: launches, library calls counted; views are free.
+        kernels: launches, library calls counted; views are free, and drawing a seed is no kernel.
         traffic_bytes: bytes read and written in device memory.
         peak_bytes: most bytes of intermediates and outputs alive at once.
         bound_us: no plan of this vocabulary is faster: see totals.py.

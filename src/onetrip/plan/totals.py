@@ -20,13 +20,14 @@ from .plan import Group, Totals
 
 def totals(index: Index, evaluator: Evaluator, groups: Sequence[Group], search: str) -> Totals:
     """The figures of a plan; peak_bytes is filled in by the memory plan."""
+    launched = [g for g in groups if not is_draw(g)]
     costs = [(g.cost, g) for g in groups]
     if search == "eager":
-        costs = list(_eager_calls(index, groups))
+        costs = list(_eager_calls(index, launched))
     eligible = sum(c.bytes for c, g in costs if not g.anchor)
     generated = sum(c.bytes for c, g in costs if g.generated)
     return Totals(
-        len(costs),
+        sum(not is_draw(g) for _, g in costs),
         sum(c.bytes for c, _ in costs),
         0,
         sum(c.us for c, _ in costs),
@@ -35,6 +36,14 @@ def totals(index: Index, evaluator: Evaluator, groups: Sequence[Group], search: 
         eligible,
         generated,
     )
+
+
+def is_draw(group: Group) -> bool:
+    """Whether a group only draws a seed from torch's generator: 8 bytes, and no kernel of a plan.
+
+    Eager makes no such call: its random kernels draw their own seeds.
+    """
+    return group.call is not None and group.call.op == "seed"
 
 
 # ------------------------------------------------------------------ eager
