@@ -29,7 +29,7 @@ def _types(g: Graph) -> Iterator[Fault]:
                 yield Fault(n, f"{v.name}: {types[v.name]!r}", repr(v.type))
     for v in g.values():
         if len(v.type.shape) != len(v.type.strides):
-            yield Fault(v, "one stride for each dimension", repr(v.type))
+            yield Fault(v, f"{len(v.type.shape)} strides", str(len(v.type.strides)))
 
 
 def _results(g: Graph) -> Iterator[Fault]:

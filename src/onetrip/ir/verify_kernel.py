@@ -115,8 +115,9 @@ def _loops(k: Kernel) -> Iterator[Fault]:
     for s, scope in _scopes(k):
         if not isinstance(s, Loop):
             continue
-        if s.tile < 1 or tiles.setdefault(s.axis, s.tile) != s.tile:
-            yield Fault(s, f"one tile of {s.axis}, {tiles[s.axis]}, at least 1", str(s.tile))
+        tile = tiles.setdefault(s.axis, max(s.tile, 1))
+        if s.tile != tile:
+            yield Fault(s, f"{tile} lanes of {s.axis}, as in every loop over it", str(s.tile))
         if s.axis in scope.bound:
             yield Fault(s, f"{s.axis} not bound outside", "an enclosing loop binds it")
         many = {v for d in dims(s) for v in varying(d, scope.tiles)}
