@@ -27,7 +27,7 @@ from onetrip.bench.engine import card_name, versions
 from onetrip.frontend.ahead import capture_graphs
 from onetrip.frontend.capture import CapturedGraph, make_backend
 from onetrip.frontend.torch_fx import import_graph
-from onetrip.ir.printer import print_graph
+from onetrip.ir.printer import text
 from onetrip.runtime.accuracy import judge
 
 CUDA = torch.device("cuda")
@@ -95,7 +95,7 @@ def graph_texts(model: Any, inputs: Tensor) -> tuple[str, str, tuple[Tensor, ...
 
 
 def _text(captured: CapturedGraph) -> str:
-    return print_graph(import_graph(captured.module).graph)
+    return text(import_graph(captured.module).graph)
 
 
 def check_model(model: Any, inputs: Tensor) -> dict[str, Any]:
