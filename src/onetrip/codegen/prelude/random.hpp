@@ -8,13 +8,27 @@ namespace ot {
 
 struct philox_words { vec<uint32_t> word[4]; };
 
-// The high and low 32 bits of a * b.
+// The high and low 32 bits of a * b. The machine multiplies every second lane to 64 bits.
 OT_INLINE void multiply_wide(vec<uint32_t> a, uint32_t b, vec<uint32_t>& high, vec<uint32_t>& low) {
+#if OT_AVX512
+  __m512i x = (__m512i)a.r[0], k = _mm512_set1_epi64(b);
+  __m512i even = _mm512_mul_epu32(x, k), odd = _mm512_mul_epu32(_mm512_srli_epi64(x, 32), k);
+  __m512i h = _mm512_mask_blend_epi32(0xAAAA, _mm512_srli_epi64(even, 32), odd);
+  __m512i l = _mm512_mask_blend_epi32(0xAAAA, even, _mm512_slli_epi64(odd, 32));
+  high.r[0] = (vec<uint32_t>::reg)h;
+  low.r[0] = (vec<uint32_t>::reg)l;
+#elif OT_AVX2
+  __m256i x = (__m256i)a.r[0], k = _mm256_set1_epi64x(b);
+  __m256i even = _mm256_mul_epu32(x, k), odd = _mm256_mul_epu32(_mm256_srli_epi64(x, 32), k);
+  high.r[0] = (vec<uint32_t>::reg)_mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xAA);
+  low.r[0] = (vec<uint32_t>::reg)_mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xAA);
+#else
   vec<uint64_t> product = convert<uint64_t>(a) * vec<uint64_t>((uint64_t)b);
   vec<uint64_t> top;
   for (int i = 0; i < 2; i++) top.r[i] = product.r[i] >> 32;
   high = convert<uint32_t>(top);
   low = a * vec<uint32_t>(b);
+#endif
 }
 
 // The four words at each counter.
@@ -66,8 +80,10 @@ struct random_run {
   __attribute__((noinline)) void refill(uint64_t start) {
     held = start;
     philox_words w = philox(seed, iota<uint64_t>(start / 4));
+    uint32_t by_word[4][W];
+    for (int k = 0; k < 4; k++) store_bits(by_word[k], w.word[k]);
     for (int i = 0; i < W; i++)
-      for (int k = 0; k < 4; k++) words[4 * i + k] = w.word[k][i];
+      for (int k = 0; k < 4; k++) words[4 * i + k] = by_word[k][i];
   }
 };
 
