@@ -25,7 +25,9 @@ from ..target import Target, load
 class Schedule(Protocol):
     """nest, target -> kernels."""
 
-    def __call__(self, nest: Nest, target: Target, *, name: str, facts: Facts) -> Scheduled: ...
+    def __call__(self, nest: Nest, target: Target, *, name: str, facts: Facts) -> Scheduled:
+        """The kernels of one group."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,11 @@ def target_at_hand(device: torch.device) -> Target:
     name = torch.cuda.get_device_name(device).lower()
     listed = ("a100", "h100", "h200", "b200", "mi300x")
     return load(next((t for t in listed if t in name), _nearest(device)))
+
+
+def target_here(device: str) -> Target:
+    """The target that `cpu` or `cuda` is on this machine."""
+    return target_at_hand(torch.device(device))
 
 
 def _nearest(device: torch.device) -> str:

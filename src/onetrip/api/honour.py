@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..base.errors import UsageError
+from ..base.text import counted
 from ..ir.graph import Graph
 from ..plan.constraints import NO_CONSTRAINTS, Constraints
 from ..plan.plan import GraphPlan
@@ -64,8 +65,8 @@ def lines_for(plan: Plan | None, role: str, keys: Keys) -> tuple[Line, ...]:
     raise UsageError(
         f"the plan's line {line_text(plan.lines[0])} cannot be honoured: the plan has no graph "
         "with the calls of the one that is compiled",
-        expected=", ".join(f"{g.name} ({len(g.groups)} kernels)" for g in plan.graphs),
-        found=f"a graph for {role} of {len(keys.calls)} calls",
+        expected=", ".join(f"{g.name} ({counted(g.kernels, 'kernel')})" for g in plan.graphs),
+        found=f"a graph for {role} of {counted(len(keys.calls), 'call')}",
         next_step="plan the model as it is now, with training=True for a training step",
     )
 

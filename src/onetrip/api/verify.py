@@ -189,7 +189,7 @@ def _gradients(
     # Not ones: a normalization's gradient of them is 0, and its relative error means nothing.
     draw = torch.Generator().manual_seed(SEED)
     into = [torch.randn(t.shape, generator=draw).to(t.device, t.dtype) for t in ends]
-    found = torch.autograd.grad(ends, sources, into, allow_unused=True)
+    found: Sequence[Tensor | None] = torch.autograd.grad(ends, sources, into, allow_unused=True)
     return tuple(g for g in found if g is not None)
 
 

@@ -20,6 +20,13 @@ def us_text(microseconds: float) -> str:
     return f"{microseconds / 1e3:.3g} ms" if microseconds >= 1e3 else f"{microseconds:.3g} us"
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 kernel`, `3 kernels`, `2 boundaries`."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count} {noun[:-1]}ies" if noun.endswith("y") else f"{count} {noun}s"
+
+
 def identifier(text: str) -> str:
     """`text` as an identifier of C++ and Python."""
     name = re.sub(r"\W+", "_", text).strip("_")

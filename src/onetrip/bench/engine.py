@@ -89,7 +89,7 @@ def run_suite(
         UsageError: no such suite, row or device.
     """
     rows = select(suite, options.only)
-    _check_device(options.device)
+    check_device(options.device)
     variants.on_device(options.device, only=options.against)
     report(Step(0, len(rows), "copy bandwidth and product rates"))
     used = sorted({options.dtype or row.dtype_on(options.device) for row in rows})
@@ -302,7 +302,8 @@ def _release(device: str) -> None:
         torch.cuda.empty_cache()
 
 
-def _check_device(device: str) -> None:
+def check_device(device: str) -> None:
+    """Raises UsageError where a device is unknown or not at hand."""
     if device not in timing.CLOCKS:
         raise UsageError("unknown device", expected="cpu or cuda", found=repr(device))
     if device == "cuda" and not torch.cuda.is_available():

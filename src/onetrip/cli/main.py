@@ -15,6 +15,9 @@ OK, DIFFERS, WRONG_USE = 0, 1, 2
 
 # Command: (module, one line for the list of commands). The module holds it under `command`.
 COMMANDS: dict[str, tuple[str, str]] = {
+    "demo": ("onetrip.cli.demo", "Plan, compile, verify and time a transformer block here."),
+    "plan": ("onetrip.cli.plan", "Show which operators of a model share a kernel, and why."),
+    "explain": ("onetrip.cli.explain", "Show the plan of a model with its generated source."),
     "targets": ("onetrip.cli.targets", "List the chips that plans can be made for, with sources."),
     "bench": ("onetrip.cli.bench", "Measure beside eager and torch.compile, in one run."),
 }

@@ -230,6 +230,8 @@ def _recomputed(
     found: list[Boundary] = []
     for choice in choices:
         homes = sorted(pool.homes[choice.atoms[-1]])
+        if len(homes) < 2:  # its readers became one group later: nothing is computed twice
+            continue
         for home in homes:
             decision = decide(
                 "recompute",

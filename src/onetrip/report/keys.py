@@ -22,11 +22,28 @@ MOST_LISTED = 12
 """Names that an error lists."""
 
 
+ALIASES: dict[str, tuple[str, ...]] = {
+    "addmm": ("linear",),
+    "mm": ("linear", "matmul"),
+    "bmm": ("matmul",),
+    "attention": ("scaled_dot_product_attention",),
+    "convolution": ("conv1d", "conv2d", "conv3d"),
+}
+"""What users call an operator that capture knows by another name."""
+
+
 def call_name(node: Node) -> str:
     """The operator as the user knows it: `aten.native_layer_norm.default` -> `layer_norm`."""
     parts = node.origin.call.split(".")
     name = parts[1] if len(parts) > 1 else node.op
     return name.strip("_").removeprefix("native_")
+
+
+def short(key: str) -> str:
+    """A key without the hash of its shapes: `encoder.layer.0:gelu`, `:add#1`."""
+    stem, _, rest = key.partition("@")
+    node = rest[rest.index("[") :] if "[" in rest else ""
+    return stem.removesuffix("#0") + node
 
 
 @dataclass(frozen=True)
@@ -35,7 +52,7 @@ class Call:
 
     Attributes:
         key: see the head of this file.
-        op: the operator's name; `aliases` are others that it answers to.
+        op: the operator's name; it answers to its `ALIASES` too.
         module: path of the module that makes the call.
         nodes: in graph order.
     """
@@ -54,7 +71,7 @@ class Call:
     def words(self) -> frozenset[str]:
         """What this call answers to, apart from names of nodes."""
         plain, whole = self.key.split("@")[0], self.key
-        own = {self.op, whole, plain, plain.split(":", 1)[1]}
+        own = {self.op, *ALIASES.get(self.op, ()), whole, plain, plain.split(":", 1)[1]}
         if len(self.nodes) == 1:
             own.add(self.nodes[0].op)
         return frozenset(own)

@@ -15,7 +15,7 @@ from ..plan import plan as planned
 from ..plan.decision import REASONS
 from ..plan.memory import Placed
 from . import schema
-from .keys import Keys
+from .keys import Keys, short
 from .schema import Line
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
@@ -163,13 +163,6 @@ def named(sentence: str, keys: Keys) -> str:
 def _label(word: str, by_node: Mapping[str, str]) -> str:
     key = None if word in _TEMPLATE_WORDS else by_node.get(word)
     return word if key is None else short(key)
-
-
-def short(key: str) -> str:
-    """A key without the hash of its shapes: `encoder.layer.0:gelu`, `:add#1`."""
-    stem, _, rest = key.partition("@")
-    node = rest[rest.index("[") :] if "[" in rest else ""
-    return stem.removesuffix("#0") + node
 
 
 def _buffer(placed: Placed, keys: Keys) -> schema.Buffer:

@@ -6,6 +6,7 @@ Must not know how a figure came about; it prints what the schema holds.
 from __future__ import annotations
 
 import io
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,11 +16,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..base.text import bytes_text, us_text
-from .schema import Boundary, Document, Evidence, Graph, Group
+from ..base.text import bytes_text, counted, us_text
+from .keys import short
+from .schema import Boundary, Document, Graph, Group
 
 MOST_BOUNDARIES = 12
-"""Boundaries of one graph that are shown unless all are asked for."""
+"""Rows of boundaries of one graph that are shown unless all are asked for."""
+_NUMBER = re.compile(r"^g\d+_")
 SHOWN_OPS = 6
 """Operators of one group that are named."""
 
@@ -46,13 +49,6 @@ GROUP_COLUMNS: dict[str, Callable[[Group], str]] = {
 }
 """Heading and what a row shows of a group."""
 
-BOUNDARY_COLUMNS: dict[str, Callable[[Boundary], str]] = {
-    "bytes": lambda b: bytes_text(b.bytes),
-    "between": lambda b: f"{b.producer} | {b.consumer}",
-    "verdict": lambda b: b.verdict,
-    "code": lambda b: b.code,
-    "why": lambda b: why(b),
-}
 NUMBERS = frozenset({"reads", "writes", "regs", "est us", "bytes", "x"})
 
 
@@ -68,20 +64,25 @@ def _registers(group: Group) -> str:
 
 
 def why(boundary: Boundary) -> str:
-    """The reason, its figures and what fusing would give, in one line."""
-    parts = [boundary.reason, *map(evidence_text, boundary.evidence)]
+    """The reason in a sentence, and what one kernel would cost."""
     fused = boundary.if_fused
-    if fused is not None:
-        cost = f"{bytes_text(fused.bytes)}, {us_text(fused.us)}"
-        registers = "" if fused.registers is None else f", {fused.registers} registers"
-        parts.append(f"if fused: {cost}{registers}")
-    return "; ".join(parts)
+    if fused is None:
+        return boundary.reason
+    spilled = f", {fused.spill_bytes} B spilled" if fused.spill_bytes else ""
+    registers = "" if fused.registers is None else f", {fused.registers} registers{spilled}"
+    cost = f"{bytes_text(fused.bytes)}, {us_text(fused.us)}{registers}"
+    return f"{boundary.reason} (as one kernel: {cost})"
 
 
-def evidence_text(found: Evidence) -> str:
-    """`arithmetic intensity 54.2 FLOP/byte, limit 230`."""
-    bound = "" if found.bound is None else f", limit {found.bound:.4g}"
-    return f"{found.limit} {found.value:.4g} {found.unit}{bound}"
+def _alike(boundary: Boundary) -> tuple[object, ...]:
+    """Equal for the same boundary in copies of a layer."""
+    sides = (_kind_of(boundary.producer), _kind_of(boundary.consumer))
+    return (*sides, boundary.bytes, boundary.verdict, boundary.code)
+
+
+def _kind_of(name: str) -> str:
+    """A group without its number, or a key's operator."""
+    return _NUMBER.sub("", name.rpartition(":")[2].partition("#")[0])
 
 
 # ------------------------------------------------------------------ grids
@@ -97,20 +98,25 @@ def groups_grid(graph: Graph) -> Grid:
         (str(len(same)), *(show(same[0]) for show in GROUP_COLUMNS.values()))
         for same in alike.values()
     ]
-    title = f"{graph.name}: {len(graph.groups)} groups"
+    title = f"{graph.name}: {counted(len(graph.groups), 'group')}"
     return Grid(title, ("x", *GROUP_COLUMNS), tuple(rows), NUMBERS)
 
 
 def boundaries_grid(graph: Graph, most: int | None = MOST_BOUNDARIES) -> Grid:
-    """Boundaries of a graph, those that move most bytes first."""
-    found = sorted(graph.boundaries, key=lambda b: (-b.bytes, b.producer, b.consumer))
-    shown = found if most is None else found[:most]
-    rows = tuple(tuple(show(b) for show in BOUNDARY_COLUMNS.values()) for b in shown)
-    hidden = len(found) - len(shown)
-    title = f"{graph.name}: {len(found)} boundaries" + (
-        f", the {len(shown)} that move most bytes" if hidden else ""
-    )
-    return Grid(title, tuple(BOUNDARY_COLUMNS), rows, NUMBERS)
+    """Boundaries, those that move most bytes first; boundaries that are alike share a row."""
+    alike: dict[tuple[object, ...], list[Boundary]] = {}
+    for b in sorted(graph.boundaries, key=lambda b: (-b.bytes, b.producer, b.consumer)):
+        alike.setdefault((b,) if most is None else _alike(b), []).append(b)
+    shown = list(alike.values())[:most]
+    rows = tuple((str(len(same)), bytes_text(same[0].bytes), _sentence(same[0])) for same in shown)
+    title = f"{graph.name}: {counted(len(graph.boundaries), 'boundary')}"
+    hidden = len(graph.boundaries) - sum(map(len, shown))
+    more = f", {hidden} that move fewer bytes not shown" if hidden else ""
+    return Grid(title + more, ("x", "bytes", "between, and why"), rows, NUMBERS)
+
+
+def _sentence(b: Boundary) -> str:
+    return f"{short(b.producer)} | {b.consumer}  {b.verdict}, {b.code}\n{why(b)}"
 
 
 def totals_lines(document: Document) -> tuple[str, ...]:
@@ -119,7 +125,7 @@ def totals_lines(document: Document) -> tuple[str, ...]:
     return (
         f"target {document.target}, search {document.search}, numerics {document.numerics}"
         + (", training" if document.training else ""),
-        f"kernels {t.kernels}, traffic {bytes_text(t.traffic_bytes)}, peak "
+        f"{counted(t.kernels, 'kernel')}, traffic {bytes_text(t.traffic_bytes)}, peak "
         f"{bytes_text(t.peak_bytes)}",
         f"estimated {us_text(t.estimated_us)}, lower bound {us_text(t.bound_us)} ({t.bound_kind})",
         f"generated kernels move {t.generated_share:.1%} of the bytes that are neither "
@@ -136,21 +142,22 @@ def lines_text(graph: Graph) -> tuple[str, ...]:
 
 
 def plain_grid(grid: Grid) -> str:
-    """A grid as aligned text; the last column is as wide as it is."""
-    rows = [grid.columns, *grid.rows]
-    widths = [max(len(r[k]) for r in rows) for k in range(len(grid.columns))]
+    """A grid as aligned text; the last column is as wide as it is and may have several lines."""
     last = len(grid.columns) - 1
+    rows = [grid.columns, *grid.rows]
+    widths = [max(len(r[k]) for r in rows) for k in range(last)]
 
     def line(cells: Sequence[str]) -> str:
         made = (
-            cell.rjust(widths[k])
-            if grid.columns[k] in grid.numbers
-            else (cell if k == last else cell.ljust(widths[k]))
-            for k, cell in enumerate(cells)
+            cell.rjust(w) if column in grid.numbers else cell.ljust(w)
+            for column, cell, w in zip(grid.columns, cells, widths, strict=False)
         )
-        return "  ".join(made).rstrip()
+        head = "".join(f"{cell}  " for cell in made)
+        ending = cells[last].rjust(len(grid.columns[last])) if last_number else cells[last]
+        return (head + ending.replace("\n", "\n" + " " * len(head))).rstrip()
 
-    rule = "  ".join("-" * (len(c) if k == last else widths[k]) for k, c in enumerate(grid.columns))
+    last_number = grid.columns[last] in grid.numbers
+    rule = "  ".join("-" * w for w in (*widths, len(grid.columns[last])))
     return "\n".join([grid.title, line(grid.columns), rule, *map(line, grid.rows)])
 
 

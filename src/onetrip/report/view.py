@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import Console, ConsoleOptions, RenderResult
 
 from ..base.errors import UsageError
-from ..base.text import bytes_text, us_text
+from ..base.text import bytes_text, counted, us_text
 from ..ir.graph import Graph
 from ..ir.nest import Nest
 from ..plan.plan import GraphPlan
@@ -217,10 +217,8 @@ class Plan:
         return f"<pre>{html.escape(self.text())}</pre>"
 
     def __repr__(self) -> str:
-        return (
-            f"Plan({self.target}: {self.kernels} kernels, {bytes_text(self.traffic_bytes)}, "
-            f"{us_text(self.estimated_us)})"
-        )
+        kernels, moved = counted(self.kernels, "kernel"), bytes_text(self.traffic_bytes)
+        return f"Plan({self.target}: {kernels}, {moved}, {us_text(self.estimated_us)})"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Plan) and self.document == other.document
