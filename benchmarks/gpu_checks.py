@@ -1,4 +1,4 @@
-"""What must hold on a GPU before speed is worth a look; writes benchmarks/results/gpu-checks-*.json.
+"""What must hold on a GPU before speed is worth a look; writes results/checks/gpu-checks.json.
 
     python benchmarks/gpu_checks.py [--out FOLDER]
 
@@ -138,7 +138,9 @@ def main() -> int:
     failed = [
         name
         for name, r in results.items()
-        if "error" in r or r.get("differ") or not (r.get("right", True) and r.get("same_graph", True))
+        if "error" in r
+        or r.get("differ")
+        or not (r.get("right", True) and r.get("same_graph", True))
     ]
     record = {
         "card": card_name("cuda"),

@@ -52,10 +52,12 @@ def check(fn: Callable[..., Any], *args: Any, calls: int = 2, **options: Any) ->
             for mine, theirs in zip(ours, eager, strict=True):
                 assert mine.dtype == theirs.dtype
                 strides = [
-                    (a, b) for n, a, b in zip(mine.shape, mine.stride(), theirs.stride()) if n > 1
+                    (a, b)
+                    for n, a, b in zip(mine.shape, mine.stride(), theirs.stride(), strict=False)
+                    if n > 1
                 ]
                 assert all(a == b for a, b in strides), (mine.stride(), theirs.stride())
-        for before, after in zip(kept, args):
+        for before, after in zip(kept, args, strict=False):
             if isinstance(before, Tensor):
                 assert torch.equal(before, after)
     return ours_fn

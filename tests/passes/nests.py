@@ -32,7 +32,7 @@ def pointwise(name: str, op: str, shape: Shape, **reads: Shape) -> Nest:
     loads = []
     for n, s in reads.items():
         own = index[len(index) - len(s) :]
-        loads.append(Load(n, tuple(0 if d == 1 else a for d, a in zip(s, own)), f32))
+        loads.append(Load(n, tuple(0 if d == 1 else a for d, a in zip(s, own, strict=False)), f32))
     return nest(name, shape, Apply(op, tuple(loads), f32), index, **reads)
 
 
@@ -51,7 +51,7 @@ def reshaped(name: str, shape: Shape, source: str, source_shape: Shape) -> Nest:
     index = axes_of(name, shape)
     flat = tensor(shape).offset(index)
     at: list[Dim] = []
-    for stride, extent in zip(tensor(source_shape).strides, source_shape):
+    for stride, extent in zip(tensor(source_shape).strides, source_shape, strict=False):
         at.append(flat // stride % extent)
     return nest(name, shape, Load(source, tuple(at), f32), index, **{source: source_shape})
 
@@ -62,7 +62,7 @@ def reduced(name: str, monoid: str, source: str, shape: Shape, *dims: int) -> Ne
     index = axes_of(name, kept)
     inner = tuple(Var(f"{name}_r{k}", shape[k]) for k in dims)
     at = list(index)
-    for axis, k in zip(inner, dims):
+    for axis, k in zip(inner, dims, strict=False):
         at[k] = axis
     value = Reduced(Reduction(monoid, inner, (Load(source, tuple(at), f32),)), 0, f32)
     return nest(name, kept, value, index, **{source: shape})

@@ -28,7 +28,7 @@ from ..passes.collapse import collapse
 from ..passes.expand import expand
 from ..passes.lower import lower
 from ..passes.relax import relax
-from ..plan.plan import Group, GraphPlan
+from ..plan.plan import GraphPlan, Group
 from ..plan.program import build_program
 from ..plan.search import plan_graph
 from ..runtime.execute import Executable

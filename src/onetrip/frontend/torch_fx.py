@@ -115,7 +115,7 @@ class _Importer:
         raise Unsupported(f"the input {node.name} is a {type(val).__name__}")
 
     def _constant(self, node: fx.Node) -> None:
-        tensor = self._module
+        tensor: Any = self._module
         for part in str(node.target).split("."):
             tensor = getattr(tensor, part)
         if not isinstance(tensor, Tensor):
@@ -171,6 +171,7 @@ class _Importer:
         try:
             op, form = _entry(target)
             _check_devices(node)
+            assert isinstance(node.target, torch._ops.OpOverload)
             operands, attrs = _fit(form, node.target, known)
             if isinstance(op.body, Opaque):
                 made = _library_call(op.name, node, known, outputs, origin, call, attrs)
@@ -306,7 +307,7 @@ def _check_types(op: Op, node: Node) -> None:
     found = tuple(v.type for v in node.outputs)
     # Statistics beside a composite's first output differ by device; its expansion follows them.
     checked = 1 if op.kind is Kind.COMPOSITE else len(found)
-    for want, have in list(zip(expected, found))[:checked]:
+    for want, have in list(zip(expected, found, strict=False))[:checked]:
         if want.shape == have.shape == (0,):
             continue  # stands for a result that this call does not have
         if want.dtype is not have.dtype or want.shape != have.shape:

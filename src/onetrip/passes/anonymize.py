@@ -1,6 +1,6 @@
 """Buffer names without provenance: equal nests of different layers become one object to compare.
 
-    y = x + b   ->   a2 = a0 + a1,   names (x, b, y)
+y = x + b   ->   a2 = a0 + a1,   names (x, b, y)
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ def canonicalize(graph: Graph) -> Graph:
 
 
 def eliminate_common(graph: Graph) -> Graph:
-    """Equal operators on equal operands become one; a movement that changes nothing becomes none."""
+    """Equal operators on equal operands become one; a movement that moves nothing goes."""
     renames: Renames = {}
     seen: dict[Any, Node] = {}
     kept: list[Node] = []

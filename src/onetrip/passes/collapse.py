@@ -3,9 +3,9 @@
     out[p0, p1] = x[p0, p1] + b[p1]   ->   out[1024*p0 + p1] = x[1024*p0 + p1] + b[p1]
     out[p0, p1] = x[p0, p1]           ->   out[p0] = x[p0]              (p0 now covers both)
 
-Every buffer becomes one-dimensional and dense; every index one element offset. Axes of the space are
-put in the order of falling strides, so that the last one is the contiguous one, and neighbours that
-are contiguous in every access become one axis.
+Every buffer becomes one-dimensional and dense, every index one element offset. Axes of the space
+are put in the order of falling strides, so that the last one is the contiguous one, and
+neighbours that are contiguous in every access become one axis.
 """
 
 from __future__ import annotations

@@ -47,9 +47,7 @@ def _names(stem: str, taken: set[str]) -> Iterator[str]:
             yield name
 
 
-def _renamed(
-    node: Node, recorder: Recorder, results: tuple[Value | None, ...]
-) -> tuple[Node, ...]:
+def _renamed(node: Node, recorder: Recorder, results: tuple[Value | None, ...]) -> tuple[Node, ...]:
     """The new nodes, the results under the names and types of the node's own outputs."""
     if len(results) != len(node.outputs):
         raise _wrong(node, f"{len(node.outputs)} outputs", f"{len(results)}")

@@ -14,12 +14,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..base.sym import Dim, Poly, Quotient, Remainder, Sym, Var, atoms, product, substitute, within
+from ..base.sym import (
+    Dim,
+    Poly,
+    Quotient,
+    Remainder,
+    Sym,
+    Var,
+    atoms,
+    product,
+    substitute,
+    within,
+)
 from ..ir.expr import (
     Apply,
     Expr,
     Load,
     Reduced,
+    Reduction,
     Rewriter,
     Scanned,
     both,
@@ -51,7 +63,7 @@ class Unfusable:
     values: tuple[str, ...] = ()
 
 
-class _NoNest(Exception):
+class _NoNestError(Exception):
     def __init__(self, code: str, detail: str, *values: str) -> None:
         super().__init__(detail)
         self.reason = Unfusable(code, detail, values)
@@ -69,14 +81,16 @@ def fuse(
     """
     try:
         return _fuse(members, nests, stored)
-    except _NoNest as failure:
+    except _NoNestError as failure:
         return failure.reason
 
 
 def _fuse(members: Sequence[str], nests: Mapping[str, Nest], stored: frozenset[str]) -> Nest:
     scattered = [m for m in members if nests[m].stores[0].combine is not Combine.SET]
     if scattered and len(members) > 1:
-        raise _NoNest("scatter", "an accumulating store shares its kernel with none", *scattered)
+        raise _NoNestError(
+            "scatter", "an accumulating store shares its kernel with none", *scattered
+        )
     closed = {name: _close(name, members, nests) for name in members if name in stored}
     space, placed = _align(_anchor(closed), closed)
     stores = tuple(_store(p, space, nests) for p in placed)
@@ -86,7 +100,9 @@ def _fuse(members: Sequence[str], nests: Mapping[str, Nest], stored: frozenset[s
     nest = Nest(axes, _buffers(stores, [nests[m] for m in members]), stores)
     _check_reductions(nest)
     if len(nest.expressions) > MAX_EXPRESSIONS:
-        raise _NoNest("size", f"{len(nest.expressions)} expressions, at most {MAX_EXPRESSIONS}")
+        raise _NoNestError(
+            "size", f"{len(nest.expressions)} expressions, at most {MAX_EXPRESSIONS}"
+        )
     return nest
 
 
@@ -171,10 +187,11 @@ def _internal_loads(e: Expr, inside: frozenset[str]) -> list[Load]:
 def _at(nest: Nest, index: Index) -> Expr:
     """The value that a single-store nest computes for one element of its result."""
     store = nest.stores[0]
-    values = {v: d for v, d in zip(store.index, index, strict=True) if isinstance(v, Var)}
+    pairs = zip(store.index, index, strict=True)
+    values: dict[Sym, Dim] = {v: d for v, d in pairs if isinstance(v, Var)}
     scanned = {e.axis for e in nest.expressions if isinstance(e, Scanned)}
     if any(not isinstance(d, Var) for v, d in values.items() if v in scanned):
-        raise _NoNest("iteration-space", "a scan is read at a shifted index", store.buffer)
+        raise _NoNestError("iteration-space", "a scan is read at a shifted index", store.buffer)
     return substitute_axes(store.value, values)
 
 
@@ -196,7 +213,9 @@ def _guarded(value: Expr, guard: Expr, load: Load) -> Expr:
 
     def narrowed(e: Expr) -> Expr | None:
         if isinstance(e, Reduced | Scanned):
-            raise _NoNest("guarded-reduction", "a reduction is read behind a guard", load.buffer)
+            raise _NoNestError(
+                "guarded-reduction", "a reduction is read behind a guard", load.buffer
+            )
         if isinstance(e, Load):
             other = e.other or number(0, e.dtype)
             return Load(e.buffer, e.index, e.dtype, both(e.guard, guard), other)
@@ -285,7 +304,7 @@ def _moves(c: _Closed, places: Mapping[str, Index]) -> dict[Sym, Dim] | None:
         if theirs is None or len(theirs) != len(mine):
             continue
         values: dict[Sym, Dim] = {}
-        for m, t in zip(mine, theirs):
+        for m, t in zip(mine, theirs, strict=True):
             if isinstance(m, Var) and m in c.axes and m not in values and _covers(t, m.extent):
                 values[m] = t
         if set(values) >= set(c.axes) and _distinct(tuple(values[a] for a in c.axes)):
@@ -319,13 +338,13 @@ def _by_extent(
     """Axes matched by extent, or by linear position: any bijection of the spaces is right."""
     outer = _reduction_axes(c) if reduces else c.axes
     if outer is None and _extents(c.axes) == _extents(anchor.axes):
-        return dict(zip(c.axes, anchor.axes))
+        return dict(zip(c.axes, anchor.axes, strict=True))
     if outer is not None and _extents(outer) == _extents(space):
-        return dict(zip(outer, space))
+        return dict(zip(outer, space, strict=True))
     mine, theirs = product(list(_extents(c.axes))), product(list(_extents(anchor.axes)))
     if mine == theirs and not reduces:
         return _by_position(c.axes, anchor.axes)
-    raise _NoNest(
+    raise _NoNestError(
         "iteration-space",
         f"{c.name} covers {_shape(c.axes)}, the group {_shape(anchor.axes)}",
         c.name,
@@ -357,7 +376,7 @@ def _store(c: _Closed, space: tuple[Var, ...], nests: Mapping[str, Nest]) -> Sto
     missing = [v for v in space if v not in used and v.extent != 1]
     if missing:
         detail = f"{c.name} does not vary over extent {_shape(missing)} of the group"
-        raise _NoNest("iteration-space", detail, c.name)
+        raise _NoNestError("iteration-space", detail, c.name)
     inner = tuple(v for v in used if v not in space)
     return replace(nests[c.name].stores[0], index=c.index, value=c.value, axes=inner)
 
@@ -365,14 +384,15 @@ def _store(c: _Closed, space: tuple[Var, ...], nests: Mapping[str, Nest]) -> Sto
 def _check_reductions(nest: Nest) -> None:
     """Every reduction varies over the whole space and over nothing else."""
     space = [a.var for a in nest.space if a.extent != 1]
-    for r in (*nest.reductions, *nest.scans):
+    stages: tuple[Reduction | Scanned, ...] = (*nest.reductions, *nest.scans)
+    for r in stages:
         free = {v for v in r.free if isinstance(v, Var) and v.extent != 1}
         if isinstance(r, Scanned):
             free -= {r.axis}
         if free != set(space):
             need = _shape(sorted(free, key=lambda v: v.name))
             detail = f"a reduction varies over {need}, the group over {_shape(space)}"
-            raise _NoNest("iteration-space", detail)
+            raise _NoNestError("iteration-space", detail)
 
 
 # ------------------------------------------------------------------ names of axes
@@ -395,7 +415,7 @@ def _shared_names(stores: tuple[Store, ...], space: tuple[Var, ...]) -> dict[Sym
             names[extents] = tuple(Var(f"r{fresh + k}", e) for k, e in enumerate(extents))
             fresh += len(extents)
         taken = {values[v] for v in scope if v in values}
-        for old, new in zip(scope, names[extents]):
+        for old, new in zip(scope, names[extents], strict=True):
             if old not in values and new in taken:
                 values[old] = Var(f"r{fresh}", old.extent)
                 fresh += 1

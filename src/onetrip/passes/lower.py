@@ -3,8 +3,8 @@
     y = add(x, b)     y[y_0, y_1] = f32(x[y_0, y_1]) + f32(b[y_1]), cast to y's dtype
     s = sum(x, [1])   s[s_0] = cast(sum over s_r0 of f32(x[s_0, s_r0]))
 
-Dimensions of extent 1 have no axis. Every rounding is a Cast: operands are cast to the compute dtype,
-the body is evaluated there, the result is cast once to the output's dtype.
+Dimensions of extent 1 have no axis. Every rounding is a Cast: operands are cast to the compute
+dtype, the body is evaluated there, the result is cast once to the output's dtype.
 """
 
 from __future__ import annotations
@@ -105,9 +105,7 @@ def _operand(x: Operand, dtype: DType, axes: Index) -> Expr:
     return cast(_broadcast(x, axes), dtype)
 
 
-def _elementwise(
-    body: Elementwise, node: Node, gpu: bool
-) -> tuple[Index, tuple[Var, ...], Expr]:
+def _elementwise(body: Elementwise, node: Node, gpu: bool) -> tuple[Index, tuple[Var, ...], Expr]:
     axes = output_axes(node.output)
     loaded = tuple(
         _broadcast(x, axes) if isinstance(x, Value) else scalar(x.value, f64) for x in node.inputs
@@ -128,7 +126,7 @@ def _random(op: Op, node: Node) -> tuple[Index, tuple[Var, ...], Expr]:
     *rest, seed = node.inputs
     assert isinstance(seed, Value)
     linear: Dim = 0
-    for a, size in zip(axes, node.output.type.shape):
+    for a, size in zip(axes, node.output.type.shape, strict=False):
         linear = linear * size + a
     key = Load(seed.name, (0,) * seed.type.rank, seed.type.dtype)
     compute = node.output.type.dtype.compute

@@ -41,7 +41,11 @@ class CpuBackend:
     emit: Emit
     prelude: str
     cache: Cache
-    device: torch.device = torch.device("cpu")
+
+    @property
+    def device(self) -> torch.device:
+        """The CPU."""
+        return torch.device("cpu")
 
     def build(self, segments: Sequence[Sequence[BoundLaunch]]) -> list[Action]:
         """Raises ToolchainError when no compiler runs or it rejects the text."""
@@ -49,14 +53,17 @@ class CpuBackend:
         return [_action(_function(libraries, k)) for k in range(len(segments))]
 
     def queue(self) -> int:
+        """Work is done at once: there is one queue."""
         return 0
 
     def arena(self, size: int) -> Tensor:
+        """`size` bytes, on huge pages where the system grants them."""
         made = torch.empty(size, dtype=torch.uint8)
         advise_huge(made.data_ptr(), size)
         return made
 
     def empty(self, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """An output on reused pages."""
         return empty_strided(shape, strides, dtype)
 
 

@@ -1,4 +1,4 @@
-"""Runs a Program: one function call for each step that is not a kernel, one for each run of kernels.
+"""Runs a Program: one function call for each step that is no kernel, one for a run of kernels.
 
 A `Frame` is what one call in flight owns: the scratch arena, the table of addresses that kernels
 read, and the tensors that library calls read. Frames are kept and reused, so a repeated call
@@ -61,14 +61,17 @@ Action = Callable[[Frame], None]
 class Backend(Protocol):
     """Builds runs of kernels and provides memory."""
 
-    device: torch.device
+    @property
+    def device(self) -> torch.device:
+        """Where values lie."""
+        ...
 
     def build(self, segments: Sequence[Sequence[BoundLaunch]]) -> list[Action]:
         """One action for each run of consecutive launches; all are built at once."""
         ...
 
     def queue(self) -> int:
-        """The queue on which work is issued now: a stream's handle; 0 where work is done at once."""
+        """The queue work is issued on now: a stream's handle; 0 where work is done at once."""
         ...
 
     def arena(self, size: int) -> Tensor:
@@ -237,7 +240,7 @@ def _input(value: Value, layout: _Layout, checked: bool) -> Callable[[Frame, Any
 
 def _restrided(t: Tensor, strides: Sequence[Any]) -> Tensor:
     """`t` itself where the strides differ only in dimensions of size 1, else a copy laid out so."""
-    if all(n <= 1 or a == b for n, a, b in zip(t.shape, t.stride(), strides)):
+    if all(n <= 1 or a == b for n, a, b in zip(t.shape, t.stride(), strides, strict=False)):
         return t
     return torch.empty_strided(t.shape, tuple(strides), dtype=t.dtype, device=t.device).copy_(t)
 
@@ -419,7 +422,7 @@ def _call(step: Step, layout: _Layout, backend: Backend) -> Action:
     def call(frame: Frame) -> None:
         result = function(*fill(frame), **{k: f(frame) for k, f in named.items()})
         results = result if isinstance(result, tuple | list) else (result,)
-        for slot, r in zip(outs, results):
+        for slot, r in zip(outs, results, strict=False):
             frame.tensors[slot] = r
         for slot in launched:
             frame.pointers[slot] = frame.tensors[slot].data_ptr()

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..base.dtype import DType
-from ..base.sym import evaluate
+from ..base.sym import Sym, evaluate
 from ..ir.kernel import Kernel
 from .cache import Cache
 from .execute import Action, BoundLaunch, Frame, torch_dtype
@@ -61,14 +61,17 @@ class GpuBackend:
             )
 
     def queue(self) -> int:
+        """The current stream's handle."""
         return (
             0 if self.device.type == "cpu" else torch.cuda.current_stream(self.device).cuda_stream
         )
 
     def arena(self, size: int) -> Tensor:
+        """`size` bytes of device memory."""
         return torch.empty(size, dtype=torch.uint8, device=self.device)
 
     def empty(self, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """An output from the framework's allocator."""
         return torch.empty_strided(tuple(shape), tuple(strides), dtype=dtype, device=self.device)
 
 
@@ -93,7 +96,7 @@ def _interpreted(bound: Sequence[tuple[BoundLaunch, TritonLaunch]]) -> Action:
     def run(frame: Frame) -> None:
         for b, launch in bound:
             values = [frame.sizes[p] for p in b.sizes]
-            known = dict(zip(b.kernel.sizes, values, strict=True))
+            known: dict[Sym, int] = dict(zip(b.kernel.sizes, values, strict=True))
             buffers = []
             for slot, buffer in zip(b.slots, b.kernel.buffers, strict=True):
                 count = int(evaluate(buffer.type.numel, known.__getitem__))
