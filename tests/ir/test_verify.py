@@ -172,6 +172,18 @@ def kernel(
     return replace(made, **changes)
 
 
+def lanes_outside(*tiles: int) -> Kernel:
+    """A Carry over the lanes of loops that come after it, joined behind them."""
+    each = Local("each", f32, (R,))
+    more = apply("add", each, TILE)
+    body = (
+        Carry("each", Const(0.0, f32), (R,)),
+        *(Loop(R, t, Mapping.SERIAL, (Assign(("each",), (more,)),)) for t in tiles),
+        Store("y", (P,), Fold("sum", (R,), (each,), 0, f32)),
+    )
+    return replace(kernel(), body=(Loop(P, 1, Mapping.GRID, body),))
+
+
 def grid(loop: Loop) -> Kernel:
     return replace(kernel(), body=(loop,))
 
@@ -185,13 +197,6 @@ KERNELS: dict[str, list[Kernel]] = {
         kernel(first=(Loop(Var("r", 9), 1, Mapping.SERIAL, ()),)),
     ],
     "a kernel holds no expression of a nest": [kernel(first=(Let("t", total(X, R)),))],
-    "loops have one tile for an axis and bounds that are the same in all lanes": [
-        kernel(first=(Loop(R, 4, Mapping.SERIAL, ()),)),
-        kernel(first=(Loop(P, 2, Mapping.SERIAL, ()),)),
-        kernel(first=(Loop(Var("q", 4), 2, Mapping.SERIAL, (), start=P),)),
-        kernel(Loop(Var("q", 4), 2, Mapping.GRID, ())),
-        grid(replace(WHOLE, tile=0)),
-    ],
     "every axis is bound by an enclosing loop": [
         kernel(first=(Let("t", X),)),
         kernel(first=(Let("t", Fold("sum", (R,), (ONE,), 0, f32)),)),
@@ -199,6 +204,12 @@ KERNELS: dict[str, list[Kernel]] = {
         kernel(after=(Store("y", (P,), ACC, (R,)),)),
         kernel(first=(Carry("t", ONE, (N,)),)),
         kernel(first=(Loop(Var("q", 4), 1, Mapping.SERIAL, (), stop=Var("z", 4)),)),
+    ],
+    "loops have lanes, bounds that are the same in all, and one axis each": [
+        kernel(first=(Loop(P, 2, Mapping.SERIAL, ()),)),
+        kernel(first=(Loop(Var("q", 4), 2, Mapping.SERIAL, (), start=P),)),
+        kernel(Loop(Var("q", 4), 2, Mapping.GRID, ())),
+        grid(replace(WHOLE, tile=0)),
     ],
     "locals are defined before they are used, with dtype and axes": [
         kernel(first=(Let("t", ACC),)),
@@ -214,6 +225,8 @@ KERNELS: dict[str, list[Kernel]] = {
         kernel(Assign(("other",), (ONE,))),
         kernel(Let("t", ONE), Assign(("t",), (ONE,))),
         kernel(first=(Carry("t", Load("x", (P, 0), f32)),)),
+        kernel(first=(Carry("t", ONE, (R,)),)),
+        lanes_outside(2, 4),
     ],
     "accesses name buffers in scope and have one index for each dimension": [
         kernel(Scratch("t", ROW), after=(Store("y", (P,), Load("t", (0,), f32)),)),
@@ -365,20 +378,11 @@ def test_accumulating_stores_and_held_lanes_are_right() -> None:
     for k in (
         golden_kernels.scatter_add(5, 3),
         kernel(after=(Store("y", (P,), ACC, combine=Combine.SET),)),
-        lanes_outside(),
+        lanes_outside(2),
+        lanes_outside(4, 4),
+        kernel(first=(Loop(R, 4, Mapping.SERIAL, ()),)),
     ):
         verify(k)
-
-
-def lanes_outside() -> Kernel:
-    """A Carry over the lanes of a loop that comes after it, joined behind the loop."""
-    each = Local("each", f32, (R,))
-    body = (
-        Carry("each", Const(0.0, f32), (R,)),
-        Loop(R, 2, Mapping.SERIAL, (Assign(("each",), (apply("add", each, TILE),)),)),
-        Store("y", (P,), Fold("sum", (R,), (each,), 0, f32)),
-    )
-    return replace(kernel(), body=(Loop(P, 1, Mapping.GRID, body),))
 
 
 def test_a_bind_may_read_a_number() -> None:

@@ -50,7 +50,6 @@ class Frame:
         active: which lanes of a variable count; absent: all of them.
         memory: buffers by name.
         locals: values of names, with one dimension for each axis as well.
-        tiles: the lanes of an axis outside its loop, where only a Carry's values have them.
     """
 
     dims: Mapping[Var, int]
@@ -59,7 +58,6 @@ class Frame:
     lanes: dict[Var, Array] = field(default_factory=dict)
     active: dict[Var, Array] = field(default_factory=dict)
     locals: dict[str, Array] = field(default_factory=dict)
-    tiles: Mapping[Var, int] = field(default_factory=dict)
 
     def bind(self, var: Var, values: Array, limit: int | None = None) -> None:
         """Gives a variable its lanes; those at or beyond `limit` are inactive."""
@@ -76,10 +74,10 @@ class Frame:
         return np.logical_and.reduce(np.broadcast_arrays(*masks)) if masks else None
 
     def shape(self, axes: Iterable[Var]) -> tuple[int, ...]:
-        """The full shape over some axes, 1 along all others."""
+        """The full shape over some axes, 1 along those that are not bound and all others."""
         shape = [1] * len(self.dims)
         for a in axes:
-            shape[self.dims[a]] = self.lanes[a].size if a in self.lanes else self.tiles[a]
+            shape[self.dims[a]] = self.lanes[a].size if a in self.lanes else 1
         return tuple(shape)
 
 

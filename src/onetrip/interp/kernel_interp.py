@@ -7,12 +7,13 @@ forgets a mask is found. Must not know: nests, backends.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ..base.sym import Dim, Sym
-from ..ir.kernel import Assign, Carry, Kernel, Let, Loop, Scratch, Stmt, statements
+from ..base.sym import Dim, Sym, Var
+from ..ir.kernel import Assign, Carry, Kernel, Let, Loop, Scratch, Stmt, held_lanes, statements
 from ..ir.nest import Store
 from .arrays import Array, InterpreterError, Memory, storage
 from .evaluate import Evaluation, Frame
@@ -34,70 +35,87 @@ def run_kernel(
         The arrays of all buffers that the kernel writes or updates.
     """
     known = dict(sizes or {})
-    tiles = {s.axis: s.tile for s in statements(kernel.body) if isinstance(s, Loop)}
-    dims = {v: n for n, v in enumerate(tiles)}
-    frame = Frame(dims, memories(kernel.buffers, buffers, known), known, tiles=tiles)
-    _run(frame, kernel.body)
+    axes = dict.fromkeys(s.axis for s in statements(kernel.body) if isinstance(s, Loop))
+    dims = {v: n for n, v in enumerate(axes)}
+    frame = Frame(dims, memories(kernel.buffers, buffers, known), known)
+    _Run(frame, held_lanes(kernel.body)).body(kernel.body)
     return written(kernel.buffers, frame.memory)
 
 
-def _run(frame: Frame, body: tuple[Stmt, ...]) -> None:
-    """One pass over a body; what it declares ends with it."""
-    names, buffers = set(frame.locals), set(frame.memory)
-    for stmt in body:
-        _RULES[type(stmt)](frame, stmt)
-    for name in set(frame.locals) - names:
-        del frame.locals[name]
-    for name in set(frame.memory) - buffers:
-        del frame.memory[name]
+@dataclass(frozen=True)
+class _Run:
+    """One launch going on: what is bound now, and the lanes that each Carry holds over an axis."""
+
+    frame: Frame
+    held: Mapping[tuple[str, Var], set[int]]
+
+    def body(self, body: tuple[Stmt, ...]) -> None:
+        """Runs statements once; what they declare ends with them."""
+        names, buffers = set(self.frame.locals), set(self.frame.memory)
+        for stmt in body:
+            _RULES[type(stmt)](self, stmt)
+        for name in set(self.frame.locals) - names:
+            del self.frame.locals[name]
+        for name in set(self.frame.memory) - buffers:
+            del self.frame.memory[name]
+
+    def uniform(self, d: Dim) -> int:
+        """The value of a loop's bound."""
+        values = np.unique(Evaluation(self.frame).index(d))
+        if len(values) != 1:
+            raise InterpreterError(f"the bound {d} differs between lanes", found=str(values))
+        return int(values[0])
+
+    def loop(self, s: Loop) -> None:
+        """Each tile of the axis, from start to the end or the extent."""
+        extent = self.uniform(s.axis.extent)
+        start, stop = self.uniform(s.start), min(self.uniform(s.end), extent)
+        for first in range(start, stop, s.tile):
+            self.frame.bind(s.axis, np.arange(first, first + s.tile), stop)
+            self.body(s.body)
+        self.frame.lanes.pop(s.axis, None)
+        self.frame.active.pop(s.axis, None)
+
+    def let(self, s: Let) -> None:
+        """A value, bound once."""
+        self.frame.locals[s.name] = Evaluation(self.frame)(s.value)
+
+    def carry(self, s: Carry) -> None:
+        """A value for each lane of the axes, also of those whose loops come later."""
+        init = Evaluation(self.frame)(s.init)
+        shape = list(self.frame.shape(s.over))
+        for axis in set(s.over) - set(self.frame.lanes):
+            (shape[self.frame.dims[axis]],) = self.held.get((s.name, axis), {1})
+        self.frame.locals[s.name] = np.broadcast_to(init, shape).copy()
+
+    def assign(self, s: Assign) -> None:
+        """New values for all names at once; inactive lanes keep theirs."""
+        frame = self.frame
+        evaluation = Evaluation(frame)
+        values = [evaluation(v) for v in s.values]
+        for name, value in zip(s.names, values, strict=True):
+            old = frame.locals[name]
+            over = (v for v, n in frame.dims.items() if v in frame.lanes and old.shape[n] > 1)
+            mask = frame.mask(over)
+            new = value if mask is None else np.where(mask, value, old)
+            frame.locals[name] = np.broadcast_to(new, old.shape)
+
+    def scratch(self, s: Scratch) -> None:
+        """A buffer full of poison."""
+        data = storage(s.type, self.frame.sizes)
+        self.frame.memory[s.name] = Memory.of(s.name, s.type, data, self.frame.sizes)
+
+    def store(self, s: Store) -> None:
+        """Once for each active lane of the axes that the store depends on or names."""
+        lanes = [v for v in self.frame.dims if v in s.free or v in s.axes]
+        prepare(Evaluation(self.frame), s, lanes).commit()
 
 
-def _uniform(frame: Frame, d: Dim) -> int:
-    values = np.unique(Evaluation(frame).index(d))
-    if len(values) != 1:
-        raise InterpreterError(f"the loop bound {d} differs between lanes", found=str(values))
-    return int(values[0])
-
-
-def _loop(frame: Frame, s: Loop) -> None:
-    extent = _uniform(frame, s.axis.extent)
-    start, stop = _uniform(frame, s.start), min(_uniform(frame, s.end), extent)
-    for first in range(start, stop, s.tile):
-        frame.bind(s.axis, np.arange(first, first + s.tile), stop)
-        _run(frame, s.body)
-    frame.lanes.pop(s.axis, None)
-    frame.active.pop(s.axis, None)
-
-
-def _let(frame: Frame, s: Let) -> None:
-    frame.locals[s.name] = Evaluation(frame)(s.value)
-
-
-def _carry(frame: Frame, s: Carry) -> None:
-    init = Evaluation(frame)(s.init)
-    frame.locals[s.name] = np.broadcast_to(init, frame.shape(s.over)).copy()
-
-
-def _assign(frame: Frame, s: Assign) -> None:
-    evaluation = Evaluation(frame)
-    values = [evaluation(v) for v in s.values]
-    for name, value in zip(s.names, values, strict=True):
-        old = frame.locals[name]
-        mask = frame.mask(v for v, n in frame.dims.items() if v in frame.lanes and old.shape[n] > 1)
-        new = value if mask is None else np.where(mask, value, old)
-        frame.locals[name] = np.broadcast_to(new, old.shape)
-
-
-def _scratch(frame: Frame, s: Scratch) -> None:
-    data = storage(s.type, frame.sizes)
-    frame.memory[s.name] = Memory.of(s.name, s.type, data, frame.sizes)
-
-
-def _store(frame: Frame, s: Store) -> None:
-    lanes = [v for v in frame.dims if v in s.free or v in s.axes]
-    prepare(Evaluation(frame), s, lanes).commit()
-
-
-_RULES: dict[type, Callable[[Frame, Any], None]] = {
-    Loop: _loop, Let: _let, Carry: _carry, Assign: _assign, Scratch: _scratch, Store: _store,
-}  # fmt: skip
+_RULES: dict[type, Callable[[_Run, Any], None]] = {
+    Loop: _Run.loop,
+    Let: _Run.let,
+    Carry: _Run.carry,
+    Assign: _Run.assign,
+    Scratch: _Run.scratch,
+    Store: _Run.store,
+}

@@ -16,9 +16,10 @@ number. A loop's bounds may read plain numbers, which gives one tile of another 
 are inactive: they load nothing, store nothing, leave a Carry as it is and take no part in a Fold,
 Prefix or Contract.
 
-A Carry may be over the axis of a loop that comes after it: it then has one value for each lane of
-that loop's tile, which stays from tile to tile. Outside the loop all its lanes count, and a Fold
-along the axis joins them.
+Loops over one axis may have different tiles, and a loop whose start is not below its end runs not
+at all. A Carry may be over the axis of a loop that comes after it: it then holds one value for each
+lane of that loop's tile, from tile to tile. Outside the loop all these lanes count, and a Fold
+along the axis joins them; every loop over the axis that sets the Carry has the same tile.
 
 A Store happens once for each active lane of the tile axes on which its index, value or guard
 depends, and of `Store.axes`: a store that adds, of a value that is the same in all lanes, names the
@@ -136,6 +137,17 @@ class Kernel:
     warps: int = 4
     stages: int = 1
     facts: Facts = field(default_factory=Facts)
+
+
+def held_lanes(body: tuple[Stmt, ...]) -> dict[tuple[str, Var], set[int]]:
+    """The tiles of the loops in which each Carry is set, by its name and their axis."""
+    found: dict[tuple[str, Var], set[int]] = {}
+    for s in statements(body):
+        if isinstance(s, Loop):
+            for inner in statements(s.body):
+                for name in inner.names if isinstance(inner, Assign) else ():
+                    found.setdefault((name, s.axis), set()).add(s.tile)
+    return found
 
 
 def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:

@@ -174,8 +174,8 @@ def _stands_alone(d: Dim, axis: Sym) -> bool:
 
 
 def varying(e: Expr | Dim, bound: Mapping[Var, int]) -> set[Var]:
-    """The tile axes (more than one lane) on which a value or an index depends."""
-    return {a for a in variables(e) if bound.get(a, 1) > 1}
+    """The axes with several lanes on which a value or an index depends; also those not bound."""
+    return {a for a in variables(e) if bound.get(a, 2) > 1}
 
 
 def variables(e: Expr | Dim) -> set[Var]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..base.dtype import DType, bool_
 from ..base.sym import Dim, Size, Var, atoms
 from .expr import Expr, Load, Local, Reduced, Scanned, dims_of, walk
 from .faults import Fault, Invariant, duplicates
-from .kernel import Assign, Carry, Kernel, Let, Loop, Scratch, Stmt, statements
+from .kernel import Assign, Carry, Kernel, Let, Loop, Scratch, Stmt, held_lanes, statements
 from .kernel import Mapping as Who
 from .nest import Access, Store
 from .printer import bound_axes
@@ -23,16 +23,16 @@ class Scope:
     """What a statement can see.
 
     Attributes:
-        tiles: the lanes of every axis of the kernel.
-        bound: the axes of the enclosing loops.
+        axes: every axis of the kernel's loops.
+        bound: the lanes of the axes that the enclosing loops bind.
         locals: dtype and tile axes of each Let and Carry; `carries` names the latter.
         types: the buffers and scratch buffers.
     """
 
-    tiles: Mapping[Var, int]
+    axes: frozenset[Var]
     locals: Mapping[str, tuple[DType, frozenset[Var]]]
     types: Mapping[str, TensorType]
-    bound: frozenset[Var] = frozenset()
+    bound: Mapping[Var, int] = field(default_factory=dict)
     carries: frozenset[str] = frozenset()
     inside_serial: bool = False
 
@@ -42,8 +42,8 @@ Seen = tuple[tuple[Stmt, Scope], ...]
 
 def _scopes(k: Kernel) -> Seen:
     """Every statement with its scope, in order."""
-    tiles = {s.axis: s.tile for s in statements(k.body) if isinstance(s, Loop)}
-    scope = Scope(tiles, {}, {b.name: b.type for b in k.buffers})
+    axes = frozenset(s.axis for s in statements(k.body) if isinstance(s, Loop))
+    scope = Scope(axes, {}, {b.name: b.type for b in k.buffers})
     return tuple(_walk(k.body, scope))
 
 
@@ -52,7 +52,7 @@ def _walk(body: tuple[Stmt, ...], scope: Scope) -> Iterator[tuple[Stmt, Scope]]:
         yield s, scope
         if isinstance(s, Loop):
             serial = scope.inside_serial or s.mapping is not Who.GRID
-            inner = replace(scope, bound=scope.bound | {s.axis}, inside_serial=serial)
+            inner = replace(scope, bound={**scope.bound, s.axis: s.tile}, inside_serial=serial)
             yield from _walk(s.body, inner)
         elif isinstance(s, Scratch):
             scope = replace(scope, types={**scope.types, s.name: s.type})
@@ -62,7 +62,7 @@ def _walk(body: tuple[Stmt, ...], scope: Scope) -> Iterator[tuple[Stmt, Scope]]:
 
 def _declared(s: Let | Carry, scope: Scope) -> Scope:
     if isinstance(s, Let):
-        known = (s.value.dtype, frozenset(varying(s.value, scope.tiles)))
+        known = (s.value.dtype, frozenset(varying(s.value, scope.bound)))
         return replace(scope, locals={**scope.locals, s.name: known})
     known = (s.init.dtype, frozenset(s.over))
     carries = scope.carries | {s.name}
@@ -111,19 +111,16 @@ def _level(k: Kernel) -> Iterator[Fault]:
 
 
 def _loops(k: Kernel) -> Iterator[Fault]:
-    tiles: dict[Var, int] = {}
     for s, scope in _scopes(k):
         if not isinstance(s, Loop):
             continue
-        tile = tiles.setdefault(s.axis, max(s.tile, 1))
-        if s.tile != tile:
-            yield Fault(s, f"{tile} lanes of {s.axis}, as in every loop over it", str(s.tile))
+        if s.tile < 1:
+            yield Fault(s, "at least 1 lane", str(s.tile))
         if s.axis in scope.bound:
             yield Fault(s, f"{s.axis} not bound outside", "an enclosing loop binds it")
-        many = {v for d in dims(s) for v in varying(d, scope.tiles)}
+        many = {v for d in dims(s) for v in varying(d, scope.bound)}
         if many:
-            names = ", ".join(sorted(v.name for v in many))
-            yield Fault(s, "bounds that are the same in all lanes", f"they depend on {names}")
+            yield Fault(s, "bounds that are the same in all lanes", f"they vary {_names_of(many)}")
         if s.mapping is Who.GRID and scope.inside_serial:
             yield Fault(s, "grid loops only inside grid loops", "an enclosing loop is not one")
 
@@ -136,9 +133,9 @@ def _bound(k: Kernel) -> Iterator[Fault]:
         if isinstance(s, Store):
             used_at.append((s, {a for a in s.free if isinstance(a, Var)} | set(s.axes)))
         used_at += [(e, set(bound_axes(e)) - carried) for e in exprs]
-        later = set(s.over) - set(scope.tiles) if isinstance(s, Carry) else set[Var]()
+        later = set(s.over) - scope.axes if isinstance(s, Carry) else set[Var]()
         for subject, used in (*used_at, (s, later)):
-            loose = used - scope.bound
+            loose = used - set(scope.bound)
             if loose:
                 yield Fault(subject, "axes bound by an enclosing loop", _names_of(loose))
 
@@ -166,8 +163,15 @@ def _names_of(axes: Any) -> str:
 
 
 def _carries(k: Kernel) -> Iterator[Fault]:
+    held = held_lanes(k.body)
     for s, scope in _scopes(k):
         if isinstance(s, Carry):
+            for axis in set(s.over) - set(scope.bound):
+                tiles = held.get((s.name, axis), set())
+                if len(tiles) != 1:
+                    yield Fault(
+                        s, f"one tile of {axis} where {s.name} is set", str(tiles or "none")
+                    )
             yield from _fits(s, s.name, s.init, (s.init.dtype, frozenset(s.over)), scope)
         elif isinstance(s, Assign):
             if len(s.names) != len(s.values) or len(set(s.names)) != len(s.names):
@@ -185,7 +189,7 @@ def _fits(
     dtype, over = known
     if value.dtype is not dtype:
         yield Fault(s, f"{name} of dtype {dtype}", str(value.dtype))
-    more = varying(value, scope.tiles) - over
+    more = varying(value, scope.bound) - over
     if more:
         yield Fault(
             s, f"{name} over {_names_of(over)}", f"a value that varies over {_names_of(more)}"
@@ -262,8 +266,8 @@ def _unpassed(subject: object, used: set[Any], passed: set[Size]) -> Iterator[Fa
 KERNEL: tuple[Invariant[Kernel], ...] = (
     Invariant("names are unique", _names),
     Invariant("a kernel holds no expression of a nest", _level),
-    Invariant("loops have one tile for an axis and bounds that are the same in all lanes", _loops),
     Invariant("every axis is bound by an enclosing loop", _bound),
+    Invariant("loops have lanes, bounds that are the same in all, and one axis each", _loops),
     Invariant("locals are defined before they are used, with dtype and axes", _locals),
     Invariant("a Carry keeps its dtype and axes", _carries),
     Invariant("accesses name buffers in scope and have one index for each dimension", _places),
