@@ -7,13 +7,13 @@ forgets a mask is found. Must not know: nests, backends.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from ..base.sym import Dim, Sym, Var
-from ..ir.kernel import Assign, Carry, Kernel, Let, Loop, Scratch, Stmt, held_lanes, statements
+from ..ir.kernel import Assign, Carry, Kernel, Let, Loop, Scratch, Stmt, statements
 from ..ir.nest import Store
 from .arrays import Array, InterpreterError, Memory, storage
 from .evaluate import Evaluation, Frame
@@ -38,16 +38,16 @@ def run_kernel(
     axes = dict.fromkeys(s.axis for s in statements(kernel.body) if isinstance(s, Loop))
     dims = {v: n for n, v in enumerate(axes)}
     frame = Frame(dims, memories(kernel.buffers, buffers, known), known)
-    _Run(frame, held_lanes(kernel.body)).body(kernel.body)
+    _Run(frame).body(kernel.body)
     return written(kernel.buffers, frame.memory)
 
 
 @dataclass(frozen=True)
 class _Run:
-    """One launch going on: what is bound now, and the lanes that each Carry holds over an axis."""
+    """One launch going on: what is bound now, and the axes of each Carry."""
 
     frame: Frame
-    held: Mapping[tuple[str, Var], set[int]]
+    over: dict[str, tuple[Var, ...]] = field(default_factory=dict)
 
     def body(self, body: tuple[Stmt, ...]) -> None:
         """Runs statements once; what they declare ends with them."""
@@ -81,12 +81,10 @@ class _Run:
         self.frame.locals[s.name] = Evaluation(self.frame)(s.value)
 
     def carry(self, s: Carry) -> None:
-        """A value for each lane of the axes, also of those whose loops come later."""
+        """A value for each lane of the bound axes; along others it grows when it is set."""
         init = Evaluation(self.frame)(s.init)
-        shape = list(self.frame.shape(s.over))
-        for axis in set(s.over) - set(self.frame.lanes):
-            (shape[self.frame.dims[axis]],) = self.held.get((s.name, axis), {1})
-        self.frame.locals[s.name] = np.broadcast_to(init, shape).copy()
+        self.frame.locals[s.name] = np.broadcast_to(init, self.frame.shape(s.over))
+        self.over[s.name] = s.over
 
     def assign(self, s: Assign) -> None:
         """New values for all names at once; inactive lanes keep theirs."""
@@ -95,10 +93,10 @@ class _Run:
         values = [evaluation(v) for v in s.values]
         for name, value in zip(s.names, values, strict=True):
             old = frame.locals[name]
-            over = (v for v, n in frame.dims.items() if v in frame.lanes and old.shape[n] > 1)
-            mask = frame.mask(over)
+            mask = frame.mask(self.over[name])
             new = value if mask is None else np.where(mask, value, old)
-            frame.locals[name] = np.broadcast_to(new, old.shape)
+            shape = np.broadcast_shapes(old.shape, frame.shape(self.over[name]), new.shape)
+            frame.locals[name] = np.broadcast_to(new, shape)
 
     def scratch(self, s: Scratch) -> None:
         """A buffer full of poison."""

@@ -19,7 +19,8 @@ Prefix or Contract.
 Loops over one axis may have different tiles, and a loop whose start is not below its end runs not
 at all. A Carry may be over the axis of a loop that comes after it: it then holds one value for each
 lane of that loop's tile, from tile to tile. Outside the loop all these lanes count, and a Fold
-along the axis joins them; every loop over the axis that sets the Carry has the same tile.
+along the axis joins them, or another such Carry collects them; all loops that set one Carry over
+the axis have the same tile.
 
 A Store happens once for each active lane of the tile axes on which its index, value or guard
 depends, and of `Store.axes`: a store that adds, of a value that is the same in all lanes, names the
@@ -137,17 +138,6 @@ class Kernel:
     warps: int = 4
     stages: int = 1
     facts: Facts = field(default_factory=Facts)
-
-
-def held_lanes(body: tuple[Stmt, ...]) -> dict[tuple[str, Var], set[int]]:
-    """The tiles of the loops in which each Carry is set, by its name and their axis."""
-    found: dict[tuple[str, Var], set[int]] = {}
-    for s in statements(body):
-        if isinstance(s, Loop):
-            for inner in statements(s.body):
-                for name in inner.names if isinstance(inner, Assign) else ():
-                    found.setdefault((name, s.axis), set()).add(s.tile)
-    return found
 
 
 def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:

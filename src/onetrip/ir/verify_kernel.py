@@ -8,9 +8,9 @@ from typing import Any
 
 from ..base.dtype import DType, bool_
 from ..base.sym import Dim, Size, Var, atoms
-from .expr import Expr, Load, Local, Reduced, Scanned, dims_of, walk
+from .expr import Expr, Load, Local, Reduced, Scanned, children, dims_of, walk
 from .faults import Fault, Invariant, duplicates
-from .kernel import Assign, Carry, Kernel, Let, Loop, Scratch, Stmt, held_lanes, statements
+from .kernel import Assign, Carry, Kernel, Let, Loop, Scratch, Stmt, statements
 from .kernel import Mapping as Who
 from .nest import Access, Store
 from .printer import bound_axes
@@ -162,8 +162,52 @@ def _names_of(axes: Any) -> str:
     return f"({', '.join(sorted(v.name for v in axes))})"
 
 
+Lanes = dict[tuple[str, Var], set[int]]
+
+
+def _held(body: tuple[Stmt, ...]) -> Lanes:
+    """The lanes of each name over an axis: tiles of the loops that set it, and what it collects."""
+    found: Lanes = {}
+    reads: list[tuple[str, Expr]] = []
+    for s in statements(body):
+        if isinstance(s, Loop):
+            inside = (x for x in statements(s.body) if isinstance(x, Assign))
+            for name in (name for x in inside for name in x.names):
+                found.setdefault((name, s.axis), set()).add(s.tile)
+        elif isinstance(s, Assign):
+            reads += zip(s.names, s.values, strict=False)
+        elif isinstance(s, Let):
+            reads.append((s.name, s.value))
+    while any(_collect(name, value, found) for name, value in reads):
+        pass
+    return found
+
+
+def _collect(name: str, value: Expr, found: Lanes) -> bool:
+    """Gives a name the lanes that its value holds; whether that was news."""
+    news = False
+    for (other, axis), tiles in list(found.items()):
+        if axis in value.free and other in _read_along(value, axis):
+            mine = found.setdefault((name, axis), set())
+            news = news or not tiles <= mine
+            mine |= tiles
+    return news
+
+
+def _read_along(value: Expr, axis: Var) -> set[str]:
+    """The locals over the axis below a value, except where the axis is folded."""
+    stack, names = [value], set()
+    while stack:
+        e = stack.pop()
+        if isinstance(e, Local) and axis in e.over:
+            names.add(e.name)
+        if axis not in bound_axes(e):
+            stack.extend(children(e))
+    return names
+
+
 def _carries(k: Kernel) -> Iterator[Fault]:
-    held = held_lanes(k.body)
+    held = _held(k.body)
     for s, scope in _scopes(k):
         if isinstance(s, Carry):
             for axis in set(s.over) - set(scope.bound):
