@@ -141,7 +141,8 @@ class _Importer:
         if node.target is operator.getitem:
             source, index = node.args
             assert isinstance(source, fx.Node) and isinstance(index, int)
-            self._known[node] = self._known[source][index]
+            absent = node.meta.get("val") is None
+            self._known[node] = None if absent else self._known[source][index]
             return
         val = node.meta.get("val")
         if isinstance(val, int | float | torch.SymInt | torch.SymFloat | torch.SymBool):

@@ -9,7 +9,7 @@ are `<first output>_e<number>`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from itertools import count
 
 from ..base.errors import VerifyError
@@ -22,21 +22,35 @@ from ..ops.table import OPS
 def expand(graph: Graph) -> Graph:
     """The graph without composites; types and names of existing values stay."""
     taken = {v.name for v in graph.values()}
+    wanted = graph.needed | graph.consumers.keys()
     made: list[Node] = []
     for node in graph.nodes:
-        made.extend(_expanded(node, taken))
+        made.extend(_expanded(node, taken, wanted))
     return graph.with_nodes(tuple(made))
 
 
-def _expanded(node: Node, taken: set[str]) -> Iterator[Node]:
+def _expanded(node: Node, taken: set[str], wanted: Set[str]) -> Iterator[Node]:
     op = OPS.get(node.op)
     if op is None or not isinstance(op.body, Composite):
         yield node
         return
     recorder = Recorder(_names(node.name, taken).__next__, node.origin, node.call)
     results = op.body.expand(recorder, node)
+    results = _with_absent(node, recorder, results, wanted)
     for inner in _renamed(node, recorder, results):
-        yield from _expanded(inner, taken)
+        yield from _expanded(inner, taken, wanted)
+
+
+def _with_absent(
+    node: Node, recorder: Recorder, results: tuple[Value | None, ...], wanted: Set[str]
+) -> tuple[Value | None, ...]:
+    """An output that the call leaves empty is an empty tensor where something reads it."""
+    return tuple(
+        recorder("full", size=own.type.shape, fill_value=0, dtype=own.type.dtype)
+        if result is None and own.name in wanted and own.type.numel == 0
+        else result
+        for own, result in zip(node.outputs, results, strict=True)
+    )
 
 
 def _names(stem: str, taken: set[str]) -> Iterator[str]:

@@ -37,6 +37,7 @@ class Frame:
         tensors: tensors by slot, where a library call, an alias or the caller needs one.
         sizes: symbolic sizes, in the program's order.
         arena: the scratch memory behind values with an offset; None when there is none.
+        queue: where all work of the call is issued: a stream's handle.
     """
 
     pointers: Any
@@ -44,6 +45,7 @@ class Frame:
     sizes: Sizes
     arena: Tensor | None = None
     base: int = 0
+    queue: int = 0
 
 
 @dataclass(frozen=True)
@@ -160,6 +162,7 @@ class Executable:
             (ctypes.c_void_p * max(1, len(layout.slots)))(),
             [None] * len(layout.slots),
             (ctypes.c_int64 * max(1, len(self.program.sizes)))(),
+            queue=queue,
         )
         if not layout.symbolic_arena:
             _reserver(self.program, self.backend)(frame)

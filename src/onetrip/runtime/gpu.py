@@ -19,7 +19,7 @@ from ..base.sym import Sym, evaluate
 from ..ir.kernel import Kernel
 from .cache import Cache
 from .execute import Action, BoundLaunch, Frame, torch_dtype
-from .triton_build import TritonLaunch, TritonModule
+from .triton_build import TritonLaunch, TritonModule, current_stream
 
 Emit = Callable[[Kernel], TritonModule]
 
@@ -50,21 +50,14 @@ class GpuBackend:
 
     def _compile_ahead(self, bound: Sequence[tuple[BoundLaunch, TritonLaunch]]) -> None:
         """Kernels of fixed sizes are compiled now, in parallel, for aligned buffers."""
-        fixed = {id(launch): (b, launch) for b, launch in bound if not b.sizes}
+        fixed = {id(launch): launch for b, launch in bound if not b.sizes}
         index = self.device.index or 0
         with ThreadPoolExecutor() as pool:
-            list(
-                pool.map(
-                    lambda pair: pair[1].bound([0] * len(pair[0].slots), (), index),
-                    fixed.values(),
-                )
-            )
+            list(pool.map(lambda launch: launch.compile_aligned(index), fixed.values()))
 
     def queue(self) -> int:
         """The current stream's handle."""
-        return (
-            0 if self.device.type == "cpu" else torch.cuda.current_stream(self.device).cuda_stream
-        )
+        return 0 if self.device.type == "cpu" else current_stream(self.device.index or 0)
 
     def arena(self, size: int) -> Tensor:
         """`size` bytes of device memory."""
@@ -77,17 +70,13 @@ class GpuBackend:
 
 def _launched(bound: Sequence[tuple[BoundLaunch, TritonLaunch]], device: torch.device) -> Action:
     index = device.index or 0
-    rows = [(launch, b.slots, b.sizes) for b, launch in bound]
+    rows = [(launch.start, b.slots, b.sizes) for b, launch in bound]
 
     def run(frame: Frame) -> None:
-        stream = torch.cuda.current_stream(index).cuda_stream
-        pointers, sizes = frame.pointers, frame.sizes
-        for launch, slots, positions in rows:
-            addresses = [pointers[s] or 0 for s in slots]
-            values = [sizes[p] for p in positions]
-            programs = launch.programs(values)
-            if programs > 0:
-                launch.bound(addresses, values, index)(programs, stream)
+        pointers, sizes, stream = frame.pointers, frame.sizes, frame.queue
+        for start, slots, positions in rows:
+            values = tuple([sizes[p] for p in positions]) if positions else ()
+            start([pointers[s] or 0 for s in slots], values, index, stream)
 
     return run
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import importlib.util
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
@@ -177,6 +178,16 @@ def needs_wide(module: TritonModule, sizes: Mapping[Sym, int]) -> bool:
     return any(evaluate(d, lambda s: sizes[s]) >= INDEX_LIMIT for d in module.limits)
 
 
+@dataclass(frozen=True)
+class _At:
+    """What of a launch follows from its sizes alone."""
+
+    sizes: tuple[int, ...]
+    programs: int
+    whole: tuple[bool, ...]
+    wide: bool
+
+
 class TritonLaunch:
     """A kernel that can be launched on tensors of one device.
 
@@ -190,15 +201,20 @@ class TritonLaunch:
         self._function = imported(module, cache or Cache())
         self._interpreted = module.dialect == "interpreter"
         self._grid = module.grid[0]
-        self._fixed = self._grid if isinstance(self._grid, int) else None
         self._variants: dict[tuple[Any, ...], Any] = {}
+        self._entries: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+        self._last: _At | None = None
 
-    def programs(self, sizes: Sequence[int]) -> int:
-        """Programs of the launch grid at these sizes."""
-        if self._fixed is not None:
-            return self._fixed
+    def _at(self, sizes: tuple[int, ...]) -> _At:
+        """The figures of these sizes; those of the last call are kept."""
+        last = self._last
+        if last is not None and last.sizes == sizes:
+            return last
         named: dict[Sym, int] = dict(zip(self.module.sizes, sizes, strict=True))
-        return int(evaluate(self._grid, lambda s: named[s]))
+        programs = int(evaluate(self._grid, lambda s: named[s]))
+        wide = bool(self.module.limits) and needs_wide(self.module, named)
+        made = self._last = _At(sizes, programs, tuple(s % ALIGNED == 0 for s in sizes), wide)
+        return made
 
     def __call__(self, buffers: Sequence[Any], sizes: Sequence[int] = ()) -> None:
         """Launches on the current stream of the current device.
@@ -207,43 +223,55 @@ class TritonLaunch:
             buffers: tensors, in the order of the kernel's buffers.
             sizes: values of the kernel's symbolic sizes, in order.
         """
-        programs = self.programs(sizes)
-        if programs <= 0:
+        at = self._at(tuple(sizes))
+        if at.programs <= 0:
             return
         if self._interpreted:
             constants = dict.fromkeys(self.module.constants, tl.int32)
-            self._function[(programs,)](*buffers, *sizes, **constants)
+            self._function[(at.programs,)](*buffers, *sizes, **constants)
             return
         import torch
 
         device = torch.cuda.current_device()
-        stream = triton.runtime.driver.active.get_current_stream(device)
-        self.bound([t.data_ptr() for t in buffers], sizes, device)(programs, stream)
+        self.start([t.data_ptr() for t in buffers], at.sizes, device, current_stream(device))
 
-    def bound(
-        self, pointers: Sequence[int], sizes: Sequence[int], device: int
-    ) -> Callable[[int, int], None]:
-        """A launch of fixed arguments: call it with (programs, stream) any number of times."""
+    def start(
+        self, addresses: Sequence[int], sizes: tuple[int, ...], device: int, stream: int
+    ) -> None:
+        """Launches on a stream; the first launch of a variant compiles it.
+
+        Args:
+            addresses: of the buffers, in order.
+            sizes: values of the symbolic sizes, in order.
+        """
+        at = self._at(sizes)
+        programs = at.programs
+        if programs <= 0:
+            return
         together = 0
-        for p in pointers:
-            together |= p
-        aligned = together % ALIGNED == 0
-        whole = tuple(s % ALIGNED == 0 for s in sizes)
-        wide = bool(self.module.limits) and needs_wide(
-            self.module, dict(zip(self.module.sizes, sizes, strict=True))
-        )
-        key = (device, aligned, whole, wide)
+        for address in addresses:
+            together |= address
+        key = (device, together % ALIGNED == 0, at.whole, at.wide)
+        entry = self._entries.get(key) or self._enter(key)
+        run, function, packed, constants = entry
+        run(programs, 1, 1, stream, function, packed, None, None, None, *addresses, *sizes,
+            *constants)  # fmt: skip
+
+    def compile_aligned(self, device: int) -> None:
+        """Compiles what a launch of a kernel without sizes on aligned buffers runs."""
+        at = self._at(())
+        self._enter((device, True, at.whole, at.wide))
+
+    def _enter(self, key: tuple[Any, ...]) -> tuple[Any, ...]:
+        """(launcher, function, metadata, last arguments) of a variant."""
+        _, aligned, whole, wide = key
         kernel = self._variants.get(key)
         if kernel is None:
             kernel = self._variants[key] = self._compile(aligned, whole, wide)
         constants = [tl.int64 if wide else tl.int32] * len(self.module.constants)
-        run, function, packed = kernel.run, kernel.function, kernel.packed_metadata
-        arguments = (*pointers, *sizes, *constants)
-
-        def launch(programs: int, stream: int) -> None:
-            run(programs, 1, 1, stream, function, packed, None, None, None, *arguments)
-
-        return launch
+        entry = (kernel.run, kernel.function, kernel.packed_metadata, constants)
+        self._entries[key] = entry
+        return entry
 
     def _compile(self, aligned: bool, whole: Sequence[bool], wide: bool) -> Any:
         source = source_of(self._function, self.module, aligned=aligned, whole=whole, wide=wide)
@@ -256,6 +284,11 @@ class TritonLaunch:
         for kernel in self._variants.values():
             return kernel.n_regs, kernel.n_spills, kernel.metadata.shared
         return None
+
+
+def current_stream(device: int) -> int:
+    """The handle of a device's current stream, without an object around it."""
+    return int(triton.runtime.driver.active.get_current_stream(device))
 
 
 def compiled(source: Any, module: TritonModule, target: Any) -> Any:
