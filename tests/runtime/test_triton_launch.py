@@ -1,0 +1,94 @@
+"""What a launch hands to the compiled kernel, and how little Python stands before it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from onetrip.base.sym import Size, ceildiv
+from onetrip.codegen.triton import TritonText
+from onetrip.runtime.triton_build import TritonLaunch
+
+TEXT = """import triton
+import triton.language as tl
+
+
+@triton.jit
+def kernel(a, b, n):
+    pass
+"""
+N = Size("n")
+FIXED = TritonText(TEXT.replace(", n", ""), "kernel", (("a", "*fp32"), ("b", "*fp32")), (7,), 4, 1)
+SIZED = replace(
+    FIXED,
+    text=TEXT,
+    arguments=(*FIXED.arguments, ("n", "index")),
+    grid=(ceildiv(N, 64),),
+    limits=(N,),
+    sizes=(N,),
+)
+
+
+class Compiled:
+    """A kernel that keeps what it is launched with."""
+
+    function, packed_metadata = "function", "metadata"
+
+    def __init__(self, log: list[tuple[Any, ...]], variant: tuple[Any, ...]) -> None:
+        self.log, self.variant = log, variant
+
+    def run(self, *arguments: Any) -> None:
+        self.log.append((self.variant, *arguments))
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """Every launch, after the variant that it ran."""
+    launches: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(
+        TritonLaunch,
+        "_compile",
+        lambda self, aligned, whole, wide: Compiled(launches, (aligned, whole, wide)),
+    )
+    return launches
+
+
+def test_arguments_and_variants(log: list[tuple[Any, ...]]) -> None:
+    launch = TritonLaunch(FIXED)
+    launch.start([32, 64], (), 0, 5)
+    launch.start([32, 72], (), 0, 6)
+    head = (7, 1, 1)
+    tail = ("function", "metadata", None, None, None)
+    assert log[0] == ((True, (), False), *head, 5, *tail, 32, 64)
+    assert log[1] == ((False, (), False), *head, 6, *tail, 32, 72)
+
+
+def test_sizes_decide_programs_and_index_width(log: list[tuple[Any, ...]]) -> None:
+    launch = TritonLaunch(SIZED)
+    for n in (128, 129, 0, 1 << 31):
+        launch.start([0, 0], (n,), 0, 0)
+    assert [row[1] for row in log] == [2, 3, 1 << 25]
+    assert [row[0] for row in log] == [
+        (True, (True,), False), (True, (False,), False), (True, (True,), True)
+    ]  # fmt: skip
+
+
+def test_a_repeated_launch_makes_few_python_calls(log: list[tuple[Any, ...]]) -> None:
+    launch = TritonLaunch(SIZED)
+    launch.start([16, 32], (64,), 0, 0)
+    calls = []
+
+    def count(frame: Any, event: str, _: Any) -> None:
+        if event == "call":
+            calls.append(frame.f_code.co_name)
+
+    sys.setprofile(count)
+    try:
+        launch.start([16, 48], (64,), 0, 0)
+    finally:
+        sys.setprofile(None)
+    assert len(log) == 2
+    assert [c for c in calls if c not in ("run", "__eq__")] == ["start", "_at"]
