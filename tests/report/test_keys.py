@@ -10,9 +10,8 @@ from onetrip.ir.graph import Graph, Node, Origin, Value
 from onetrip.ir.types import TensorType
 from onetrip.plan.constraints import Constraints, Refusal
 from onetrip.plan.decision import decide
-from onetrip.report.keys import keys_of, resolve, short
+from onetrip.report.keys import keys_of, named, resolve, short
 from onetrip.report.lines import added, constraints_of, refuse, wish
-from onetrip.report.record import named
 from onetrip.report.schema import Line
 
 Call = tuple[str, str, tuple[str, ...]]
@@ -127,6 +126,15 @@ def test_lines_become_pairs_of_nodes() -> None:
     cuts = (("n_e0", "gelu_1"), ("n_e1", "gelu_1"), ("n", "gelu_1"))
     pins = (("n_e0", "n_e1", "n", "gelu_1"),)
     assert constraints_of(lines, keys) == Constraints(cuts, (("n", "gelu_1"),), pins)
+
+
+def test_fused_calls_take_along_those_between() -> None:
+    keys = ONE[0][1]
+    line = Line("fuse", (keys.calls[0].key, keys.calls[2].key))
+    whole = ["gelu", "n_e0", "n_e1", "n", "gelu_1"]
+    pairs = constraints_of((line,), keys).fuse
+    assert [b for a, b in pairs if a == "gelu"] == whole[1:]
+    assert len(pairs) == 10
 
 
 def test_a_line_about_a_call_that_is_gone_is_named() -> None:

@@ -5,19 +5,26 @@
 
 `ordinal` counts the calls of one operator in one module; `shapes` is a hash of what goes in and
 comes out. Names of traced nodes shift with every edit of a model and are no part of a key. Must
-not know plans or files.
+not know groups or files.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from ..base.errors import UsageError
 from ..ir.graph import Graph, Node
+from ..plan.decision import REASONS
 
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_TEMPLATE_WORDS = frozenset(
+    word for r in REASONS.values() for t in (r.sentence, r.remedy) for word in _WORD.findall(t)
+)
+"""Words of the planner's sentences themselves: never taken for the name of a node."""
 MOST_LISTED = 12
 """Names that an error lists."""
 
@@ -89,9 +96,10 @@ class Call:
 
 @dataclass(frozen=True)
 class Keys:
-    """The calls of a graph by key, and its nodes' keys."""
+    """The calls of a graph by key, and its nodes' keys; `nodes` are in graph order."""
 
     calls: tuple[Call, ...]
+    nodes: tuple[Node, ...]
 
     @cached_property
     def by_key(self) -> dict[str, Call]:
@@ -113,10 +121,36 @@ class Keys:
         """The call of each node, by the node's name."""
         return {name: c for c in self.calls for name in c.names}
 
+    def between(self, names: Iterable[str]) -> tuple[str, ...]:
+        """These nodes and all nodes on paths between them, in graph order."""
+        given = set(names)
+        below, above = set(given), set(given)
+        for node in self.nodes:
+            if any(self._maker.get(v.name) in below for v in node.values):
+                below.add(node.name)
+        for node in reversed(self.nodes):
+            if node.name in above:
+                above.update(self._maker[v.name] for v in node.values if v.name in self._maker)
+        return tuple(n.name for n in self.nodes if n.name in below and n.name in above)
+
+    @cached_property
+    def _maker(self) -> dict[str, str]:
+        return {v.name: n.name for n in self.nodes for v in n.outputs}
+
     @cached_property
     def fingerprint(self) -> str:
         """Equal for graphs with equal calls."""
         return _digest(sorted(self.by_key))
+
+
+def named(sentence: str, keys: Keys) -> str:
+    """A planner's sentence in which calls stand by module, operator and ordinal."""
+    return _WORD.sub(lambda m: _label(m[0], keys.by_node), sentence)
+
+
+def _label(word: str, by_node: Mapping[str, str]) -> str:
+    key = None if word in _TEMPLATE_WORDS else by_node.get(word)
+    return word if key is None else short(key)
 
 
 def keys_of(graph: Graph) -> Keys:
@@ -133,7 +167,7 @@ def keys_of(graph: Graph) -> Keys:
         count[module, op] = ordinal + 1
         key = f"{module}:{op}#{ordinal}@{_shapes(nodes)}"
         calls.append(Call(key, op, module, tuple(nodes)))
-    return Keys(tuple(calls))
+    return Keys(tuple(calls), graph.nodes)
 
 
 def _shapes(nodes: Sequence[Node]) -> str:

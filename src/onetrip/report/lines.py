@@ -10,7 +10,7 @@ from itertools import product
 
 from ..base.errors import UsageError
 from ..plan.constraints import Constraints, Pair, Refusal
-from .keys import Found, Keys, resolve
+from .keys import Found, Keys, named, resolve
 from .schema import Line, Wish
 
 OPPOSITE: dict[Wish, Wish] = {"cut": "fuse", "fuse": "cut"}
@@ -55,7 +55,7 @@ def added(lines: Sequence[Line], new: Line) -> tuple[Line, ...]:
 
 
 def constraints_of(lines: Iterable[Line], keys: Keys) -> Constraints:
-    """What the lines mean for the nodes of a graph.
+    """What the lines mean for the nodes of a graph; calls that are fused take along those between.
 
     Raises:
         UsageError: a line names a call that the graph does not have.
@@ -65,11 +65,15 @@ def constraints_of(lines: Iterable[Line], keys: Keys) -> Constraints:
     pin: list[tuple[str, ...]] = []
     for line in lines:
         members = [_names(key, line, keys) for key in line.calls]
+        nodes = tuple(name for names in members for name in names)
         if line.kind == "pin":
-            pin.append(tuple(name for names in members for name in names))
+            pin.append(nodes)
+        elif line.kind == "cut":
+            cut.extend((a, b) for a, b in product(*members))
         else:
-            pairs = product(*members)
-            (cut if line.kind == "cut" else fuse).extend((a, b) for a, b in pairs)
+            # In graph order, so that each step adds to a group without a hole.
+            whole = keys.between(nodes)
+            fuse.extend((a, b) for k, b in enumerate(whole) for a in whole[:k])
     return Constraints(tuple(cut), tuple(fuse), tuple(pin))
 
 
@@ -104,11 +108,13 @@ def refuse(refusals: Sequence[Refusal], lines: Sequence[Line], keys: Keys) -> No
         for e in decision.evidence
     )
     raise UsageError(
-        f"{text} cannot be honoured: {decision.sentence}",
+        f"{text} cannot be honoured: {named(decision.sentence, keys)}",
         found=figures or decision.code,
-        next_step=decision.remedy or None,
+        next_step=named(decision.remedy, keys) or None,
     )
 
 
 def _is_about(line: Line, refusal: Refusal, calls: Iterable[str]) -> bool:
-    return line.kind == refusal.constraint and {c.split("[")[0] for c in line.calls} >= set(calls)
+    if line.kind != refusal.constraint:
+        return False
+    return bool({c.split("[")[0] for c in line.calls} & set(calls))

@@ -5,24 +5,16 @@ Must not know JSON or tables.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from ..base.sym import Dim, render
 from ..cost.sizes import number
 from ..ir.graph import Graph, Value
 from ..plan import plan as planned
-from ..plan.decision import REASONS
 from ..plan.memory import Placed
 from . import schema
-from .keys import Keys, short
+from .keys import Keys, named
 from .schema import Line
-
-_WORD = re.compile(r"[A-Za-z_]\w*")
-_TEMPLATE_WORDS = frozenset(
-    word for r in REASONS.values() for t in (r.sentence, r.remedy) for word in _WORD.findall(t)
-)
-"""Words of the sentences themselves: never taken for the name of a node."""
 
 
 def graph_record(
@@ -153,16 +145,6 @@ def _boundary(boundary: planned.Boundary, keys: Keys) -> schema.Boundary:
         ),
         remedy=named(decision.remedy, keys),
     )
-
-
-def named(sentence: str, keys: Keys) -> str:
-    """A sentence in which calls stand by module, operator and ordinal."""
-    return _WORD.sub(lambda m: _label(m[0], keys.by_node), sentence)
-
-
-def _label(word: str, by_node: Mapping[str, str]) -> str:
-    key = None if word in _TEMPLATE_WORDS else by_node.get(word)
-    return word if key is None else short(key)
 
 
 def _buffer(placed: Placed, keys: Keys) -> schema.Buffer:

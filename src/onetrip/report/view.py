@@ -158,7 +158,9 @@ class Plan:
         return self._with("cut", (producer, consumer))
 
     def fuse(self, producer: str, consumer: str) -> Plan:
-        """The plan in which these two calls share a kernel, whether it pays or not.
+        """The plan in which these two calls share a kernel, with all calls between them.
+
+        Whether it pays is not asked.
 
         Raises:
             UsageError: as for `cut`; or they may not share one, with the reason.

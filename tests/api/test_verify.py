@@ -1,0 +1,73 @@
+"""verify: right programs pass, and a wrong kernel is named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import onetrip
+from onetrip.api import devices
+from onetrip.ir.expr import Const, Expr, apply
+
+
+def chain(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.softmax(nn.functional.gelu(x + y) * 2, -1), x.sum(0)
+
+
+def test_a_right_program_passes() -> None:
+    found = onetrip.verify(chain, (torch.randn(17, 33), torch.randn(33)))
+    assert found.ok and found.drifting is None, str(found)
+    assert found.groups and all(g.values for g in found.groups)
+
+
+def test_training_judges_forward_and_backward() -> None:
+    model = nn.Sequential(nn.Linear(16, 16), nn.GELU(), nn.LayerNorm(16))
+    found = onetrip.verify(model, torch.randn(8, 16), training=True)
+    assert found.ok, str(found)
+    assert {g.graph for g in found.groups} == {"forward", "backward"}
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_random_programs_are_judged_on_one_stream() -> None:
+    model = nn.Sequential(nn.Dropout(0.5), nn.GELU()).train()
+    found = onetrip.verify(model, torch.randn(64, 64))
+    assert found.ok, str(found)
+    assert any(g.values and g.verdict.worst_ulp > 0 for g in found.groups)
+
+
+def test_arguments_and_buffers_are_left_alone() -> None:
+    model = nn.BatchNorm1d(4).train().requires_grad_(False)
+    x = torch.randn(8, 4)
+    before = x.clone(), model.running_mean.clone()
+
+    def fn(a: Tensor) -> Tensor:
+        a.add_(1)
+        return a * 2
+
+    assert onetrip.verify(model, x).ok
+    assert onetrip.verify(fn, x).ok
+    assert torch.equal(x, before[0]) and torch.equal(model.running_mean, before[1])
+
+
+def test_the_group_that_drifts_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second kernel multiplies its result by 1.001."""
+    real = devices.schedule_cpu.schedule
+
+    def drifting(nest: Any, *args: Any, **kwargs: Any) -> Any:
+        if not nest.reductions:
+            return real(nest, *args, **kwargs)
+        stores = tuple(replace(s, value=scaled(s.value)) for s in nest.stores)
+        return real(replace(nest, stores=stores), *args, **kwargs)
+
+    def scaled(value: Expr) -> Expr:
+        return apply("mul", value, Const(1.001, value.dtype))
+
+    monkeypatch.setattr(devices.schedule_cpu, "schedule", drifting)
+    found = onetrip.verify(lambda x: (x.sum(-1), torch.tanh(x)), torch.randn(8, 40))
+    assert not found.ok
+    assert found.drifting is not None and "sum" in found.drifting
+    assert found.drifting in str(found)
