@@ -224,6 +224,20 @@ def _contraction(name: str, operands: Sequence[str], attrs: Sequence[str], first
     )  # fmt: skip
 
 
+OUT_VARIANTS: dict[str, str] = {
+    f"aten.{name}.default": f"aten.{name}.out" for name in ("mm", "bmm", "addmm", "baddbmm")
+}
+"""Calls that can write into memory given to them, with the overload that does, bit for bit alike.
+Only products: other `out` overloads compute elsewhere and copy."""
+
+
+def out_variant(node: Node) -> str | None:
+    """The overload with which a call writes its one row-major result into planned memory."""
+    if len(node.outputs) != 1 or not node.output.type.is_contiguous:
+        return None
+    return OUT_VARIANTS.get(str(node.attr.get("target")))
+
+
 CONVOLVED = ("stride", "padding", "dilation", "transposed", "output_padding", "groups")
 PLAIN = {"stride": (2, 1), "padding": (1, 0), "dilation": (1, 2), "transposed": False,
          "output_padding": (0, 0), "groups": 2}  # fmt: skip

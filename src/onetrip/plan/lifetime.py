@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from ..cost.sizes import at_most
 from ..ir.graph import Node, Value
 from ..ir.nest import Combine, Nest, Store
+from ..ops.opaque import out_variant
 from .index import Index
 from .memory import Range, Where
 from .plan import Group
@@ -26,8 +27,9 @@ def live_ranges(index: Index, groups: Sequence[Group]) -> tuple[Range, ...]:
     known: dict[str, Range] = {}
     for step, group in enumerate(groups):
         for name in group.stored:
-            where: Where = "arena" if group.generated else "library"
-            where = "output" if group.generated and name in output_bases else where
+            planned = group.call is None or out_variant(group.call) is not None
+            where: Where = "arena" if planned else "library"
+            where = "output" if planned and name in output_bases else where
             kind = index.values[name].type
             size = kind.storage_elements * kind.dtype.itemsize
             reuses = _reused(index, group, known, step) if where == "arena" else None

@@ -19,6 +19,7 @@ from ..ir.graph import Graph, Node, Ref, Scalar, Value
 from ..ir.kernel import Kernel
 from ..ir.nest import Buffer
 from ..ir.program import Alias, Alloc, Bind, Call, Free, Launch, Program, Step, Update
+from ..ops.opaque import out_variant
 from .index import View
 from .memory import MemoryPlan, Range, plan_memory
 from .plan import GraphPlan, Group
@@ -93,7 +94,7 @@ def build_program(
     out.steps += [Bind(size, source, dim) for size, source, dim in graph.sizes]
     for k, group in enumerate(plan.groups):
         if group.call is not None:
-            _library(out, group.call)
+            _library(out, group.call, memory, types)
         else:
             _generated(out, group, kernels[group.name], memory, types)
         out.past += dies.get(k, ())
@@ -110,20 +111,23 @@ def build_program(
     )
 
 
-def _library(out: _Steps, call: Node) -> None:
+def _library(out: _Steps, call: Node, memory: MemoryPlan, types: Mapping[str, Value]) -> None:
     out.free()
     for v in call.values:
         out.view(v.name)
     operands = tuple(_lying(out, x) if isinstance(x, Value) else x for x in call.inputs)
-    at = call.attr
+    at, variant = call.attr, out_variant(call)
+    if variant is not None:
+        out.steps += [Alloc(types[v.name], memory.offset(v.name)) for v in call.outputs]
     out.steps.append(
         Call(
-            at["target"],
+            variant or at["target"],
             operands,
             call.outputs,
             tuple(at["args"]),
             tuple(at["kwargs"]),
             str(at.get("reason") or ""),
+            variant is not None,
         )
     )
 
