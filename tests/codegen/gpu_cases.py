@@ -177,6 +177,25 @@ def padded() -> Case:
     return Case(Nest((Axis(p0),), buffers, (Store("y", (p0,), value),)))
 
 
+def joined(rows: int = 5, half: int = 20) -> Case:
+    """y = [x * z, exp(x) + z] along the last axis: guards that cut it in the middle."""
+    p0, p1 = Var("p0", rows), Var("p1", 2 * half)
+    left = compare("lt", Position(p1), Position(half))
+    right = compare("ge", Position(p1), Position(half))
+
+    def at(name: str, start: int, guard: Expr) -> Expr:
+        return Load(name, (p0 * half + p1 - start,), dt.f32, guard, f32(0.0))
+
+    first = apply("mul", at("x", 0, left), at("z", 0, left))
+    second = apply("add", apply("exp", at("x", half, right)), at("z", half, right))
+    value = Apply("where", (left, first, second), dt.f32)
+    count = rows * half
+    buffers = (buffer("x", dt.f32, count), buffer("z", dt.f32, count),
+               written("y", dt.f32, 2 * count))  # fmt: skip
+    store = Store("y", (p0 * 2 * half + p1,), value)
+    return Case(Nest((Axis(p0), Axis(p1)), buffers, (store,)))
+
+
 def rolled() -> Case:
     """y[i] = x[(i - 3) mod 50]: a remainder of a negative number."""
     p0 = Var("p0", 50)
@@ -340,6 +359,20 @@ def channel_norm(batch: int = 4, channels: int = 3, inner: int = 150) -> Case:
     return Case(Nest((Axis(p0),), buffers, (Store("y", (at,), apply("sub", x, mean), (r0, r1)),)))
 
 
+def group_norm(groups: int = 3, channels: int = 5, inner: int = 24) -> Case:
+    """(x - mean of the group) * w of the channel: one reduced axis, two axes of the store."""
+    p0, r0 = Var("p0", groups), Var("r0", channels * inner)
+    r1, r2 = Var("r1", channels), Var("r2", inner)
+    whole = channels * inner
+    sums = reduced("sum", (r0,), Load("x", (p0 * whole + r0,), dt.f32))
+    at = p0 * whole + r1 * inner + r2
+    off = apply("sub", Load("x", (at,), dt.f32), apply("div", sums, f32(whole)))
+    value = apply("mul", off, Load("w", (p0 * channels + r1,), dt.f32))
+    buffers = (buffer("x", dt.f32, groups * whole), buffer("w", dt.f32, groups * channels),
+               written("y", dt.f32, groups * whole))  # fmt: skip
+    return Case(Nest((Axis(p0),), buffers, (Store("y", (at,), value, (r1, r2)),)))
+
+
 def integer_rows() -> Case:
     """Sum, least and product of small integers."""
     p0, r0 = Var("p0", 4), Var("r0", 30)
@@ -354,12 +387,12 @@ def integer_rows() -> Case:
 POINTWISE: dict[str, Callable[[], Case]] = {
     f.__name__: f
     for f in (broadcast, symbolic_broadcast, transpose_add, padded, rolled, gathered, typed,
-              dropout, in_place)
+              dropout, in_place, joined)
 }  # fmt: skip
 REDUCTIONS: dict[str, Callable[[], Case]] = {
     f.__name__: f
     for f in (softmax, symbolic_softmax, layer_norm, add_rms_norm, argmax, column_sum, full_reduce,
-              channel_norm, integer_rows, uniform_rows)
+              channel_norm, group_norm, integer_rows, uniform_rows)
 }  # fmt: skip
 
 

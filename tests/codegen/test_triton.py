@@ -19,7 +19,7 @@ from onetrip.base.sym import Var
 from onetrip.codegen import schedule_gpu
 from onetrip.codegen.triton import emit
 from onetrip.interp.nest_interp import run_nest
-from onetrip.ir.kernel import Kernel
+from onetrip.ir.kernel import Kernel, Loop, statements
 from onetrip.ir.nest import Access
 from onetrip.runtime.cache import Cache
 from onetrip.runtime.triton_assemble import assemble, gpu_target
@@ -146,6 +146,7 @@ def families() -> dict[str, list[Kernel]]:
         "column_sum": cases.column_sum(131072, 1024),
         "full_reduce": cases.full_reduce(1 << 27),
         "channel_norm": cases.channel_norm(16, 320, 4096),
+        "group_norm": cases.group_norm(512, 10, 4096),
         "argmax": cases.argmax(8192, 32000),
     }
     return {n: list(cases.plan(c, chip, n).kernels) for n, c in made.items()}
@@ -203,6 +204,23 @@ def test_text_mentions_no_value_twice() -> None:
     text = emit(kernel, "nvidia").text
     assert text.count("tl.load(x") == 1
     assert text.count("ot_exp(") == 2  # its definition and one call
+
+
+def test_a_group_is_walked_along_the_axes_of_its_store() -> None:
+    """Both passes take tiles of whole lanes; none goes element by element."""
+    (kernel,) = families()["group_norm"]
+    steps = [s for s in statements(kernel.body) if isinstance(s, Loop) and s.tile == 1]
+    serial = [s.end for s in steps if s.mapping.value == "serial"]
+    assert serial == [5, 5]
+
+
+def test_equal_parts_of_an_axis_are_computed_side_by_side() -> None:
+    (kernel,) = cases.plan(cases.joined(4096, 4096)).kernels
+    text = emit(kernel, "nvidia").text
+    assert text.count("tl.load(") == 2
+    assert text.count("tl.store(") == 2
+    assert "mask" not in text
+    assert "where" not in text
 
 
 def test_a_walked_reduction_inside_another_is_refused() -> None:

@@ -154,7 +154,7 @@ def _finish(
     known_now = [s for s in nest.stores if _is_known(s, joins, nest)]
     later_ = [s for s in nest.stores if s not in known_now]
     stores_ += _replaced(tuple(known_now), joins)
-    rest = tuple(_mapped(s, Rewriter(leaf=leaf)) for s in later_)
+    rest = tuple(mapped(s, Rewriter(leaf=leaf)) for s in later_)
     join = nest_of(nest.space, tuple(stores_), every)
     return Pieces((join, nest_of(nest.space, rest, every)), tuple(scratch))
 
@@ -172,10 +172,11 @@ def _replaced(stores: tuple[Store, ...], joins: dict[Reduction, Reduction]) -> t
             return Reduced(joins[e.reduction], e.component, e.dtype)
         return None
 
-    return tuple(_mapped(s, Rewriter(leaf=leaf)) for s in stores)
+    return tuple(mapped(s, Rewriter(leaf=leaf)) for s in stores)
 
 
-def _mapped(s: Store, rewrite: Rewriter) -> Store:
+def mapped(s: Store, rewrite: Rewriter) -> Store:
+    """A store with every expression rewritten."""
     guard = None if s.guard is None else rewrite(s.guard)
     return replace(
         s, index=tuple(map(rewrite.dim, s.index)), value=rewrite(s.value), guard=guard
@@ -225,7 +226,7 @@ def online_softmax(nest: Nest) -> Nest:
 
     if not joined:
         return nest
-    stores = tuple(_mapped(s, Rewriter(leaf=leaf)) for s in nest.stores)
+    stores = tuple(mapped(s, Rewriter(leaf=leaf)) for s in nest.stores)
     return replace(nest, stores=stores)
 
 
@@ -279,7 +280,7 @@ def flattened(nest: Nest, stem: str = "i") -> Nest:
         inner = mul(inner, a.extent)
     index = Rewriter(index=lambda d: _placed(d, values))
     return replace(
-        nest, space=(Axis(one),), stores=tuple(_mapped(s, index) for s in nest.stores)
+        nest, space=(Axis(one),), stores=tuple(mapped(s, index) for s in nest.stores)
     )
 
 

@@ -20,6 +20,7 @@ from ..ir.expr import Load
 from ..ir.kernel import Facts, Kernel
 from ..ir.nest import Axis, AxisKind, Buffer, Nest
 from ..target import Target
+from .gpu_axes import on_common_axes, parts_apart
 from .gpu_build import Tiling, build, inner_axes
 from .gpu_split import (
     Split,
@@ -59,7 +60,7 @@ def schedule(nest: Nest, target: Target, *, name: str, facts: Facts) -> Schedule
     Raises:
         Unsupported: no family can say the nest.
     """
-    nests, scratch = _pieces(_scans_inside(nest), target, name)
+    nests, scratch = _pieces(on_common_axes(_scans_inside(nest)), target, name)
     kernels = []
     for number, one in enumerate(nests):
         label = name if len(nests) == 1 else f"{name}_{number}"
@@ -77,11 +78,9 @@ def _scans_inside(nest: Nest) -> Nest:
     return replace(nest, space=space, stores=stores)
 
 
-def _pieces(
-    nest: Nest, target: Target, stem: str
-) -> tuple[tuple[Nest, ...], tuple[Buffer, ...]]:
+def _pieces(nest: Nest, target: Target, stem: str) -> tuple[tuple[Nest, ...], tuple[Buffer, ...]]:
     if not nest.reductions and not nest.scans:
-        return stores_apart(nest), ()
+        return tuple(map(parts_apart, stores_apart(nest))), ()
     tiling = _reduction_tiling(nest, target)
     if _walked(nest, tiling):
         nest = online_softmax(nest)
@@ -186,7 +185,7 @@ def _reduction_tiling(nest: Nest, target: Target) -> Tiling:
     columns = next((a for a in reversed(space) if a in contiguous), None)
     if columns is not None and not any(a in contiguous for a in inner):
         return _columns(space, columns, inner)
-    return _rows(space, inner, contiguous, target, _goes_again(nest))
+    return _rows(nest, contiguous, target)
 
 
 def _goes_again(nest: Nest) -> bool:
@@ -194,23 +193,64 @@ def _goes_again(nest: Nest) -> bool:
     return any(s.axes for s in nest.stores) or len(first_reductions(nest)) < len(nest.reductions)
 
 
-def _rows(
-    space: list[Var], inner: tuple[Var, ...], contiguous: set[Var], target: Target, again: bool
-) -> Tiling:
-    order = sorted(inner, key=lambda a: (a in contiguous, inner.index(a)), reverse=True)
-    whole = _whole(inner)
+def _rows(nest: Nest, contiguous: set[Var], target: Target) -> Tiling:
+    space, inner = [a.var for a in nest.space], inner_axes(nest)
+    whole = _whole(nest)
     if whole is not None and whole <= HELD:
         lanes = {a: _power(a.extent, HELD) for a in inner}
         rows = _rows_together(space, whole, target)
         lanes |= {a: rows if space and a is space[-1] else 1 for a in space}
         warps = max(1, min(16, rows * whole // 512))
         return Tiling(lanes, warps, "row")
-    lanes = dict.fromkeys(space, 1)
-    if again and (whole is None or whole * target.multiprocessors * 2 * 4 > target.l2_bytes):
+    budget = WALK
+    if _goes_again(nest) and (
+        whole is None or whole * target.multiprocessors * 8 > target.l2_bytes
+    ):
         # One program at a time on each multiprocessor: what its second pass reads again must
         # still be in the cache.
-        return Tiling(lanes | _share(order, 4 * WALK), 32, "row")
-    return Tiling(lanes | _share(order, WALK), 8, "row")
+        budget = 4 * WALK
+    lanes = _shared_lanes(nest, contiguous, budget)
+    tile = max(math.prod(lanes[a] for a in axes) for axes in _walks(nest))
+    warps = max(1, min(budget // 512, tile // 256))
+    return Tiling(dict.fromkeys(space, 1) | lanes, warps, "row")
+
+
+def _shared_lanes(nest: Nest, contiguous: set[Var], budget: int) -> dict[Var, int]:
+    """Lanes of inner axes: each walk has the budget, contiguous axes are served first."""
+    lanes: dict[Var, int] = {}
+    for axes in _walks(nest):
+        order = sorted(axes, key=lambda a: (a in contiguous, axes.index(a)), reverse=True)
+        left = budget // math.prod(lanes.get(a, 1) for a in axes)
+        for a in order:
+            if a not in lanes:
+                lanes[a] = _fitting(a.extent, max(1, left), a in contiguous)
+                left //= lanes[a]
+    return lanes
+
+
+def _fitting(extent: Dim, most: int, contiguous: bool) -> int:
+    """The largest power of two up to `most` whose tiles waste little of a walk."""
+    power = _power(extent, most)
+    if not isinstance(extent, int) or power >= extent:
+        return power
+    least = power // 4 if contiguous else 1
+    fits = (p for p in _halves(power, least) if -extent % p * 8 <= extent)
+    return next(fits, power)
+
+
+def _halves(power: int, least: int) -> Iterable[int]:
+    while power >= max(1, least):
+        yield power
+        power //= 2
+
+
+def _walks(nest: Nest) -> list[tuple[Var, ...]]:
+    """Inner axes that are tiled together: those of each reduction and of each store."""
+    inner = inner_axes(nest)
+    scopes = [set(r.axes) | set(r.free) for r in nest.reductions]
+    scopes += [set(s.axes) for s in nest.stores]
+    found = dict.fromkeys(tuple(a for a in inner if a in scope) for scope in scopes)
+    return [axes for axes in found if axes]
 
 
 def _rows_together(space: list[Var], whole: int, target: Target) -> int:
@@ -241,14 +281,17 @@ def _share(order: Iterable[Var], budget: int) -> dict[Var, int]:
     return lanes
 
 
-def _whole(inner: tuple[Var, ...]) -> int | None:
-    """Lanes that hold all inner axes; None when an extent is symbolic."""
-    total = 1
-    for a in inner:
-        if not isinstance(a.extent, int):
-            return None
-        total *= _power(a.extent, 1 << 40)
-    return total
+def _whole(nest: Nest) -> int | None:
+    """Lanes that hold all axes of any walk; None when an extent is symbolic."""
+    most = 1
+    for axes in _walks(nest):
+        total = 1
+        for a in axes:
+            if not isinstance(a.extent, int):
+                return None
+            total *= _power(a.extent, 1 << 40)
+        most = max(most, total)
+    return most
 
 
 def _walked(nest: Nest, tiling: Tiling) -> list[Var]:
@@ -325,9 +368,7 @@ def _unit_axes(nest: Nest) -> set[Var]:
     loads: list[Load] = [e for e in nest.loads if e.index]
     varied = {e: sum(coefficient(e.index[0], a) != 0 for a in axes) for e in loads}
     most = max(varied.values(), default=0)
-    return {
-        a for a in axes for e in loads if varied[e] == most and coefficient(e.index[0], a) == 1
-    }
+    return {a for a in axes for e in loads if varied[e] == most and coefficient(e.index[0], a) == 1}
 
 
 def _power(extent: Dim, most: int) -> int:
@@ -336,5 +377,3 @@ def _power(extent: Dim, most: int) -> int:
     while power * 2 <= most and (not isinstance(extent, int) or power < extent):
         power *= 2
     return power
-
-
