@@ -24,6 +24,13 @@ def test_a_right_program_passes() -> None:
     assert found.groups and all(g.values for g in found.groups)
 
 
+def test_every_call_judges_every_group() -> None:
+    counts = {
+        len(onetrip.verify(chain, (torch.ones(3, 5), torch.ones(5))).groups) for _ in range(9)
+    }
+    assert len(counts) == 1 and counts != {0}
+
+
 def test_training_judges_forward_and_backward() -> None:
     model = nn.Sequential(nn.Linear(16, 16), nn.GELU(), nn.LayerNorm(16))
     found = onetrip.verify(model, torch.randn(8, 16), training=True)
