@@ -174,19 +174,27 @@ class Memory:
         return np.asarray(np.where(active, found, other))
 
     def write(self, index: tuple[Array, ...], value: Array) -> None:
-        """Sets elements at 1-d indices; the last of equal ones wins."""
-        self.data[self._place(index)] = value if index else value.reshape(-1)[-1]
+        """Sets elements at 1-d indices, one for each value; the last of equal ones wins."""
+        target, place = self._targets(index, len(value))
+        target[place] = value
 
     def join(self, index: tuple[Array, ...], value: Array, ufunc: Any) -> None:
         """element = round(ufunc(element, value)), one after the other where indices repeat."""
-        place = self._place(index)
+        target, place = self._targets(index, len(value))
         if self.dtype not in _HALVES:
-            ufunc.at(self.data, place, value)
+            ufunc.at(target, place, value)
             return
         for n in range(len(value)):
             here = tuple(p[n] for p in place)
-            joined = ufunc(np.float32(self.data[here]), np.float32(value[n]))
-            self.data[here] = convert(np.asarray(joined), f32, self.dtype)
+            joined = ufunc(np.float32(target[here]), np.float32(value[n]))
+            target[here] = convert(np.asarray(joined), f32, self.dtype)
+
+    def _targets(self, index: tuple[Array, ...], count: int) -> tuple[Array, tuple[Array, ...]]:
+        """A view of the data, and `count` places in it."""
+        place = tuple(np.broadcast_to(p, (count,)) for p in self._place(index))
+        if self.data.ndim == 0:
+            return self.data.reshape(1), (np.zeros(count, np.int64),)
+        return self.data, place
 
     def _place(self, index: tuple[Array, ...]) -> tuple[Array, ...]:
         index = tuple(np.broadcast_arrays(*index)) if index else ()
