@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from onetrip.base.affine import coefficient
 from onetrip.base.sym import (
     Dim,
     Opaque,
@@ -22,7 +23,6 @@ from onetrip.base.sym import (
     add,
     atoms,
     ceildiv,
-    coefficient,
     evaluate,
     floordiv,
     is_nonnegative,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from onetrip.base.dtype import bf16, f32
@@ -77,8 +79,19 @@ def test_absent_outputs_have_no_node() -> None:
         "layer_norm_backward", "d", X, X, stat, Value("r", stat.type), normalized_shape=(6,),
         has_weight=False, has_bias=False, output_mask=(True, False, True),
     )  # fmt: skip
-    produced = {v.name for n in expand(graph(made)).nodes for v in n.outputs}
+    read = replace(graph(made), outputs=(made.outputs[0], made.outputs[2]))
+    produced = {v.name for n in expand(read).nodes for v in n.outputs}
     assert "d" in produced and "d2" in produced and "d1" not in produced
+
+
+def test_empty_statistics_exist_where_something_reads_them() -> None:
+    x, stat = Value("x", TensorType.dense(f32, (2, 3, 4, 4))), TensorType.dense(f32, (3,))
+    operands = (x, *(Value(n, stat) for n in "wbmv"))
+    made = node("batch_norm", "y", *operands, has_weight=True, has_bias=True, eps=1e-5)
+    found = expand(graph(made))
+    absent = [v for v in made.outputs if v.type.numel == 0]
+    assert absent
+    assert {v.name for v in absent} <= found.producers.keys()
 
 
 def test_statistics_follow_the_device() -> None:

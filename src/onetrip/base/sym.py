@@ -119,7 +119,8 @@ class Poly(Sym):
 Monomials = dict[tuple[Sym, ...], int]
 
 
-def _monomials(e: Dim) -> Monomials:
+def monomials(e: Dim) -> Monomials:
+    """e as coefficients by product of atoms; the constant has the empty product."""
     if isinstance(e, int):
         return {(): int(e)} if e else {}
     if isinstance(e, Poly):
@@ -131,27 +132,28 @@ def _order(factors: tuple[Sym, ...]) -> tuple[Any, ...]:
     return (not factors, -len(factors), tuple(f.text for f in factors))
 
 
-def _rejoin(monomials: Monomials) -> Monomials:
+def _rejoin(parts: Monomials) -> Monomials:
     """n from den * (n // den) + n % den, for any common multiple of the three."""
-    for factors, c in list(monomials.items()):
+    for factors, c in list(parts.items()):
         for position, f in enumerate(factors):
             if not isinstance(f, Remainder) or not c:
                 continue
             rest = factors[:position] + factors[position + 1 :]
             others = mul(c, product(rest))
             whole = mul(others, mul(f.den, floordiv(f.num, f.den)))
-            wanted = _monomials(whole)
-            present = all(monomials.get(k) == v for k, v in wanted.items())
+            wanted = monomials(whole)
+            present = all(parts.get(k) == v for k, v in wanted.items())
             if wanted and present and factors not in wanted:
-                left = {k: v for k, v in monomials.items() if k not in wanted and k != factors}
-                return _monomials(add(_build(left), mul(others, f.num)))
-    return monomials
+                left = {k: v for k, v in parts.items() if k not in wanted and k != factors}
+                return monomials(add(from_monomials(left), mul(others, f.num)))
+    return parts
 
 
-def _build(monomials: Monomials) -> Dim:
-    if any(isinstance(f, Remainder) for factors in monomials for f in factors):
-        monomials = _rejoin(monomials)
-    kept = [(c, f) for f, c in monomials.items() if c]
+def from_monomials(parts: Monomials) -> Dim:
+    """The canonical expression of a sum of parts."""
+    if any(isinstance(f, Remainder) for factors in parts for f in factors):
+        parts = _rejoin(parts)
+    kept = [(c, f) for f, c in parts.items() if c]
     if not kept:
         return 0
     if len(kept) == 1:
@@ -167,10 +169,10 @@ def add(a: Dim, b: Dim) -> Dim:
     """a + b."""
     if isinstance(a, int) and isinstance(b, int):
         return a + b
-    total = dict(_monomials(a))
-    for factors, c in _monomials(b).items():
+    total = dict(monomials(a))
+    for factors, c in monomials(b).items():
         total[factors] = total.get(factors, 0) + c
-    return _build(total)
+    return from_monomials(total)
 
 
 def mul(a: Dim, b: Dim) -> Dim:
@@ -178,11 +180,11 @@ def mul(a: Dim, b: Dim) -> Dim:
     if isinstance(a, int) and isinstance(b, int):
         return a * b
     total: Monomials = {}
-    for fa, ca in _monomials(a).items():
-        for fb, cb in _monomials(b).items():
+    for fa, ca in monomials(a).items():
+        for fb, cb in monomials(b).items():
             factors = tuple(sorted(fa + fb, key=lambda f: f.text))
             total[factors] = total.get(factors, 0) + ca * cb
-    return _build(total)
+    return from_monomials(total)
 
 
 def product(dims: tuple[Dim, ...] | list[Dim]) -> Dim:
@@ -193,7 +195,7 @@ def product(dims: tuple[Dim, ...] | list[Dim]) -> Dim:
 
 def _divide_term(c: int, factors: tuple[Sym, ...], den: Dim) -> tuple[int, tuple[Sym, ...]] | None:
     """c * factors / den when it is exact and den is a single monomial."""
-    dens = _monomials(den)
+    dens = monomials(den)
     if len(dens) != 1:
         return None
     ((den_factors, den_c),) = dens.items()
@@ -214,7 +216,7 @@ def _split(e: Dim, den: Dim) -> tuple[Dim, Dim]:
     """
     quotient: Monomials = {}
     rest: Monomials = {}
-    for factors, c in _monomials(e).items():
+    for factors, c in monomials(e).items():
         exact = _divide_term(c, factors, den)
         if exact is not None:
             quotient[exact[1]] = quotient.get(exact[1], 0) + exact[0]
@@ -223,25 +225,25 @@ def _split(e: Dim, den: Dim) -> tuple[Dim, Dim]:
             rest[factors] = rest.get(factors, 0) + c % den
         else:
             rest[factors] = rest.get(factors, 0) + c
-    return _build(quotient), _build(rest)
+    return from_monomials(quotient), from_monomials(rest)
 
 
 def _coarse(e: Dim, den: Dim) -> tuple[int, Dim, Dim] | None:
     """(g, a, r) with e == g * a + r, 0 <= r < g, and g > 1 a proper divisor of den."""
     if not isinstance(den, int) or den <= 1:
         return None
-    steps = {gcd(c, den) for factors, c in _monomials(e).items() if factors}
+    steps = {gcd(c, den) for factors, c in monomials(e).items() if factors}
     for g in sorted(steps - {1, den}, reverse=True):
         big: Monomials = {}
         small: Monomials = {}
-        for factors, c in _monomials(e).items():
+        for factors, c in monomials(e).items():
             if c % g == 0 or not factors:
                 big[factors] = c // g
             if c % g:
                 small[factors] = c if factors else c % g
-        rest = _build(small)
+        rest = from_monomials(small)
         if within(rest, g):
-            return g, _build(big), rest
+            return g, from_monomials(big), rest
     return None
 
 
@@ -305,7 +307,7 @@ def upper_bound(e: Dim) -> Dim | None:
 def _bound(e: Dim, upper: bool) -> Dim | None:
     """The sum of the terms' bounds: exact when each axis stands in one term only."""
     total: Dim = 0
-    for factors, c in _monomials(e).items():
+    for factors, c in monomials(e).items():
         part = _product_bound(factors, upper if c > 0 else not upper)
         if part is None:
             return None
@@ -353,7 +355,7 @@ def is_nonnegative(e: Dim | None) -> bool:
 def _extreme(e: Dim, upper: bool) -> int | None:
     """A bound of an expression over sizes as a number; None when unknown."""
     total = 0
-    for factors, c in _monomials(e).items():
+    for factors, c in monomials(e).items():
         up = upper if c > 0 else not upper
         parts = [_size_extreme(f, up) for f in factors]
         floors = parts if not up else [_size_extreme(f, upper=False) for f in factors]
@@ -429,31 +431,6 @@ def atoms(e: Dim) -> Iterator[Sym]:
         yield from atoms(e.den)
     else:
         yield e
-
-
-def _depends(e: Sym, var: Sym) -> bool:
-    """Whether var stands in e, or in what is read at run time for e."""
-    return any(
-        a is var or (isinstance(a, Opaque) and var in getattr(a.payload, "free", ()))
-        for a in atoms(e)
-    )
-
-
-def coefficient(e: Dim, var: Sym) -> Dim | None:
-    """The factor of `var` in e when e is affine in it; None when it is not."""
-    if isinstance(e, int):
-        return 0
-    total: Monomials = {}
-    for factors, c in _monomials(e).items():
-        rest = list(factors)
-        if var in rest:
-            rest.remove(var)
-            if any(_depends(f, var) for f in rest):
-                return None
-            total[tuple(rest)] = total.get(tuple(rest), 0) + c
-        elif any(_depends(f, var) for f in rest):
-            return None
-    return _build(total)
 
 
 def evaluate(e: Dim, lookup: Callable[[Sym], Any]) -> Any:

@@ -212,8 +212,8 @@ class Body:
             members = list(run)
             for stmt in members:
                 self._declare_array(stmt)
-            axis = self.values.lanes.axis if self.values.lanes else None
-            assert axis is not None
+            assert self.values.lanes is not None
+            axis = self.values.lanes.axis
             counter, vectors = self._tile.counter, self._tile.vectors
             head = f"for (int {counter} = 0; {counter} < {vectors}; {counter}++) {{"
             unroll = f"#pragma GCC unroll {vectors}\n" if vectors <= UNROLLED else ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from ..base.affine import coefficient
 from ..base.sym import (
     Dim,
     Poly,
@@ -17,7 +18,6 @@ from ..base.sym import (
     Var,
     add,
     atoms,
-    coefficient,
     is_nonnegative,
     lower_bound,
     mod,

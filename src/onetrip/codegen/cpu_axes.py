@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..base.sym import Dim, Opaque, Var, atoms, coefficient, product
+from ..base.affine import coefficient
+from ..base.sym import Dim, Opaque, Var, atoms, product
 from ..ir.expr import Apply, Expr, Load, Rng, walk
 from ..ir.nest import Combine, Nest, Store
 from ..ops.scalar import SCALAR_OPS, Unit

@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..base.sym import Dim, Size, Var, add, atoms, ceildiv, coefficient, mul
+from ..base.affine import coefficient
+from ..base.sym import Dim, Size, Var, add, atoms, ceildiv, mul
 from ..ir.expr import Expr, Load, Rewriter, Scanned, walk
 from ..ir.kernel import Facts, Kernel, Loop, Mapping, Scratch, Stmt, statements
 from ..ir.nest import Axis, Nest, Store

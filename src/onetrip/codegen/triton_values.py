@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
+from ..base.affine import coefficient
 from ..base.dtype import f32, i32
 from ..base.errors import Unsupported, VerifyError
 from ..base.sym import (
@@ -22,7 +23,6 @@ from ..base.sym import (
     Var,
     add,
     atoms,
-    coefficient,
     floordiv,
     is_nonnegative,
     lower_bound,

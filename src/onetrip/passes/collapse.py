@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..base.sym import Dim, Sym, Var, atoms, coefficient, product, substitute
+from ..base.affine import coefficient
+from ..base.sym import Dim, Sym, Var, atoms, product, substitute
 from ..ir.expr import Expr, Load, Rewriter, dims_of
 from ..ir.nest import Axis, Buffer, Nest, Store
 from ..ir.types import TensorType

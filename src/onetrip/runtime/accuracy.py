@@ -17,8 +17,8 @@ FACTOR = 2.0
 ALLOWED_ULP = 4.0
 NO_DIGITS = 100.0
 NOISE_FACTOR = 10.0
-"""A result of which eager has no digit right (its error is over 100 times the value: the gradient of
-a bias that cancels, say) is rounding noise; of two noises only the size is compared, within 10."""
+"""A result of which eager has no digit right (its error is over 100 times the value: the gradient
+of a bias that cancels, say) is rounding noise; of two noises the size is compared, within 10."""
 
 
 @dataclass(frozen=True)
