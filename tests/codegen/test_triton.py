@@ -19,7 +19,8 @@ from onetrip.base.sym import Var
 from onetrip.codegen import schedule_gpu
 from onetrip.codegen.triton import emit
 from onetrip.interp.nest_interp import run_nest
-from onetrip.ir.kernel import Kernel, Loop, statements
+from onetrip.ir.expr import Fold, walk
+from onetrip.ir.kernel import Assign, Carry, Kernel, Loop, statements
 from onetrip.ir.nest import Access
 from onetrip.runtime.cache import Cache
 from onetrip.runtime.triton_assemble import assemble, gpu_target
@@ -204,6 +205,18 @@ def test_text_mentions_no_value_twice() -> None:
     text = emit(kernel, "nvidia").text
     assert text.count("tl.load(x") == 1
     assert text.count("ot_exp(") == 2  # its definition and one call
+
+
+def test_a_walked_softmax_scales_its_sum_once_for_neighbours() -> None:
+    """A step folds the elements that one thread holds before it touches the accumulators."""
+    (kernel,) = families()["softmax_long"]
+    carries = [s for s in statements(kernel.body) if isinstance(s, Carry)]
+    (step,) = [s for s in statements(kernel.body) if isinstance(s, Assign)]
+    (lane,) = carries[0].over
+    near = {a for e in walk(step.values) if isinstance(e, Fold) for a in e.axes}
+    assert len(carries) == 2
+    assert [a.extent for a in near] == [4]
+    assert lane.extent == 4096
 
 
 def test_a_group_is_walked_along_the_axes_of_its_store() -> None:

@@ -4,8 +4,9 @@ Knows no chip and picks no numbers: see `gpu_tiles` for those.
 
 An inner axis whose lanes cover its extent is *held*: the whole axis lies in registers and a
 reduction over it is one Fold. Any other inner axis is *walked*: it becomes `step * lanes + lane`,
-each lane keeps its own accumulator, and a Fold joins the lanes at the end. Reductions that depend
-on one another become passes; a later pass walks backwards, to meet what the cache still holds.
+each lane keeps its own accumulator, and a Fold joins the lanes at the end; neighbours that one
+thread holds (`Tiling.together`) are lanes of an axis of their own. Reductions that depend on one
+another become passes; a later pass walks backwards, to meet what the cache still holds.
 """
 
 from __future__ import annotations
@@ -41,11 +42,16 @@ from .gpu_split import guarded, size
 
 @dataclass(frozen=True)
 class Tiling:
-    """Lanes of every axis (1: a plain loop), warps and the name of the schedule family."""
+    """Lanes of every axis (1: a plain loop), warps and the name of the schedule family.
+
+    `together` are neighbours along a walked axis that one thread holds: a reduction that is dear
+    to join folds them first.
+    """
 
     lanes: dict[Var, int]
     warps: int
     family: str
+    together: dict[Var, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -101,10 +107,13 @@ class _Builder:
         self.walked = [a for a in self.inner if not self._is_held(a)]
         self.lane: dict[Var, Var] = {}
         self.step: dict[Var, Var] = {}
+        self.near: dict[Var, Var] = {}
         for a in self.walked:
-            lanes = tiling.lanes[a]
+            lanes, near = tiling.lanes[a], tiling.together.get(a, 1)
             if lanes > 1:
-                self.lane[a] = Var(f"{a.name}_lane", lanes)
+                self.lane[a] = Var(f"{a.name}_lane", lanes // near)
+                if near > 1:
+                    self.near[a] = Var(f"{a.name}_near", near)
                 self.step[a] = Var(f"{a.name}_block", ceildiv(a.extent, lanes))
         self.done: dict[Reduction, tuple[Local, ...]] = {}
         self.scans: dict[Scanned, Expr] = {}
@@ -121,7 +130,7 @@ class _Builder:
 
     def body(self) -> tuple[Stmt, ...]:
         stmts: tuple[Stmt, ...] = tuple(self._passes())
-        for axis in reversed(list(self.lane.values())):
+        for axis in reversed([*self.lane.values(), *self.near.values()]):
             stmts = (Loop(axis, axis.extent, Mapping.SERIAL, stmts),)  # type: ignore[arg-type]
         for axis in reversed(self.held):
             stmts = (Loop(axis, self.tiling.lanes[axis], Mapping.SERIAL, stmts),)
@@ -171,9 +180,7 @@ class _Builder:
     def _levels(self) -> dict[Reduction, int]:
         level: dict[Reduction, int] = {}
         for reduction in self.nest.reductions:
-            below = [
-                level[e.reduction] for e in walk(reduction.lift) if isinstance(e, Reduced)
-            ]
+            below = [level[e.reduction] for e in walk(reduction.lift) if isinstance(e, Reduced)]
             level[reduction] = max([b + 1 for b in below], default=0)
         return level
 
@@ -291,7 +298,8 @@ class _Builder:
             inside = both(inside, guard)
 
         def place(e: Expr) -> Expr:
-            return guarded(substitute_axes(e, values), inside, set(self.lane.values()))
+            varying = {*self.lane.values(), *self.near.values()}
+            return guarded(substitute_axes(e, values), inside, varying)
 
         out: list[Stmt] = []
         body: list[Stmt] = []
@@ -299,8 +307,12 @@ class _Builder:
         for reduction in one.reductions:
             carries = self._carries(out, reduction, one)
             lift = tuple(place(self._value(e)) for e in reduction.lift)
-            new = _joined(reduction.monoid, tuple(carries), lift)
-            if inside is not None:
+            near = self._folded_first(reduction)
+            if near:
+                new = _softmax_near(tuple(carries), lift[0], near, inside)
+            else:
+                new = _joined(reduction.monoid, tuple(carries), lift)
+            if inside is not None and not near:
                 new = tuple(
                     Apply("where", (inside, x, c), x.dtype)
                     for x, c in zip(new, carries, strict=True)
@@ -322,7 +334,11 @@ class _Builder:
             return a, None
         step, lanes = self.step[a], self.tiling.lanes[a]
         block: Dim = add(add(step.extent, -1), mul(step, -1)) if backwards else step
-        at = add(mul(block, lanes), self.lane[a])
+        near = self.near.get(a)
+        lane: Dim = self.lane[a]
+        if near is not None:
+            lane = add(mul(lane, self.tiling.together[a]), near)
+        at = add(mul(block, lanes), lane)
         if isinstance(a.extent, int) and a.extent % lanes == 0:
             return at, None
         return at, compare("lt", Position(at), Position(a.extent))
@@ -343,15 +359,29 @@ class _Builder:
         reduced = set(reduction.axes)
         axes = [a.var for a in self.nest.space if a.var in free]
         axes += [a for a in self.held if a in reduced or a in free]
-        axes += [self.lane[a] for a in self.walked if a in reduced and a in self.lane]
+        axes += self._walked_lanes(reduction)
         return tuple(a for a in axes if self.tiling.lanes.get(a, 2) > 1)
+
+    def _walked_lanes(self, reduction: Reduction) -> list[Var]:
+        """The axes of an accumulator that stand for walked ones."""
+        walked = [a for a in self.walked if a in set(reduction.axes)]
+        lanes = [self.lane[a] for a in walked if a in self.lane]
+        folded = self._folded_first(reduction)
+        near = [self.near[a] for a in walked if a in self.near]
+        return lanes + [a for a in near if a not in folded]
+
+    def _folded_first(self, reduction: Reduction) -> tuple[Var, ...]:
+        """Neighbours that are folded before they join an accumulator."""
+        if reduction.monoid != "online_softmax" or not _is(reduction.lift[1], 1.0):
+            return ()
+        return tuple(self.near[a] for a in reduction.axes if a in self.near)
 
     def _finish(
         self, out: list[Stmt], reduction: Reduction, carries: list[Local]
     ) -> tuple[Local, ...]:
         reduced = set(reduction.axes)
         axes = tuple(a for a in self.held if a in reduced)
-        axes += tuple(self.lane[a] for a in self.walked if a in reduced and a in self.lane)
+        axes += tuple(self._walked_lanes(reduction))
         states: tuple[Expr, ...] = tuple(carries)
         if axes:
             states = fold(reduction.monoid, axes, states)
@@ -423,6 +453,21 @@ def _softmax_joined(state: tuple[Expr, ...], x: Expr) -> tuple[Expr, ...]:
     safe = _finite(top)
     kept, new = (Apply("exp", (Apply("sub", (e, safe), kind),), kind) for e in (old, x))
     return top, Apply("add", (Apply("mul", (total, kept), kind), new), kind)
+
+
+def _softmax_near(
+    state: tuple[Expr, ...], x: Expr, near: tuple[Var, ...], inside: Expr | None
+) -> tuple[Expr, ...]:
+    """The same with several elements at once: one scale of the old sum serves them all."""
+    old, total = state
+    kind = old.dtype
+    if inside is not None:
+        x = Apply("where", (inside, x, lowest(kind)), kind)
+    top = Apply("maximum", (old, Fold("max", near, (x,), 0, kind)), kind)
+    safe = _finite(top)
+    kept, new = (Apply("exp", (Apply("sub", (e, safe), kind),), kind) for e in (old, x))
+    added = Fold("sum", near, (new,), 0, kind)
+    return top, Apply("add", (Apply("mul", (total, kept), kind), added), kind)
 
 
 def _finite(top: Expr) -> Expr:

@@ -178,9 +178,7 @@ def _replaced(stores: tuple[Store, ...], joins: dict[Reduction, Reduction]) -> t
 def mapped(s: Store, rewrite: Rewriter) -> Store:
     """A store with every expression rewritten."""
     guard = None if s.guard is None else rewrite(s.guard)
-    return replace(
-        s, index=tuple(map(rewrite.dim, s.index)), value=rewrite(s.value), guard=guard
-    )
+    return replace(s, index=tuple(map(rewrite.dim, s.index)), value=rewrite(s.value), guard=guard)
 
 
 def _scratch(name: str, e: Expr, count: Dim) -> Buffer:
@@ -279,9 +277,7 @@ def flattened(nest: Nest, stem: str = "i") -> Nest:
         values[a] = whole % a.extent if position else whole
         inner = mul(inner, a.extent)
     index = Rewriter(index=lambda d: _placed(d, values))
-    return replace(
-        nest, space=(Axis(one),), stores=tuple(mapped(s, index) for s in nest.stores)
-    )
+    return replace(nest, space=(Axis(one),), stores=tuple(mapped(s, index) for s in nest.stores))
 
 
 def _placed(d: Dim, values: dict[Var, Dim]) -> Dim:

@@ -15,7 +15,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ..base.sym import Dim, Var, coefficient
+from ..base.affine import coefficient
+from ..base.sym import Dim, Var
 from ..ir.expr import Load
 from ..ir.kernel import Facts, Kernel
 from ..ir.nest import Axis, AxisKind, Buffer, Nest
@@ -212,7 +213,16 @@ def _rows(nest: Nest, contiguous: set[Var], target: Target) -> Tiling:
     lanes = _shared_lanes(nest, contiguous, budget)
     tile = max(math.prod(lanes[a] for a in axes) for axes in _walks(nest))
     warps = max(1, min(budget // 512, tile // 256))
-    return Tiling(dict.fromkeys(space, 1) | lanes, warps, "row")
+    together = {a: _neighbours(nest, lanes[a]) for a in inner if a in contiguous}
+    return Tiling(dict.fromkeys(space, 1) | lanes, warps, "row", together)
+
+
+def _neighbours(nest: Nest, lanes: int) -> int:
+    """Elements of one wide access, where a walk computes a softmax in one pass; else 1."""
+    if all(r.monoid != "online_softmax" for r in nest.reductions):
+        return 1
+    each = VECTOR // min((e.dtype.itemsize for e in nest.loads), default=4)
+    return each if lanes >= each * 32 else 1
 
 
 def _shared_lanes(nest: Nest, contiguous: set[Var], budget: int) -> dict[Var, int]:
@@ -338,10 +348,11 @@ def _even_cut(axis: Var, wanted: int, lanes: int) -> Split:
 
 def _worth_launches(nest: Nest, tiling: Tiling, target: Target) -> bool:
     """Whether what one program would read alone takes longer than the launches of a split."""
-    elements = size(inner_axes(nest))
-    if not isinstance(elements, int):
+    counts = [size(axes) for axes in _walks(nest)]
+    if not all(isinstance(n, int) for n in counts):
         return True
     width = max((e.dtype.itemsize for e in nest.loads), default=4)
+    elements = max(n for n in counts if isinstance(n, int)) * (1 + _goes_again(nest))
     elements *= math.prod(tiling.lanes[a.var] for a in nest.space)
     alone_us = elements * width / (ALONE * target.copy_bandwidth / target.multiprocessors) * 1e6
     extra = 2 if any(s.axes for s in nest.stores) else 1

@@ -274,8 +274,7 @@ class _Emitter:
     def _assign(self, assign: Assign) -> None:
         known = [self.values.locals[n] for n in assign.names]
         texts = [
-            self._spread(e, needs.tiles)
-            for e, (_, needs) in zip(assign.values, known, strict=True)
+            self._spread(e, needs.tiles) for e, (_, needs) in zip(assign.values, known, strict=True)
         ]
         names = [name for name, _ in known]
         self.scopes.line(f"{', '.join(names)} = {', '.join(texts)}")

@@ -145,9 +145,7 @@ class Values:
 
     # Values
 
-    def value(
-        self, e: Expr, at: int | None = None, literals: bool = False, wish: str = ""
-    ) -> str:
+    def value(self, e: Expr, at: int | None = None, literals: bool = False, wish: str = "") -> str:
         """The text of `e` as an operand of something in scope `at` (default: the innermost).
 
         Where it gets a name, that is near to `wish`.
@@ -201,9 +199,7 @@ class Values:
 
     def _apply(self, e: Apply, level: int) -> str:
         kind = e.args[-1].dtype
-        literals = ops.takes_literals(e.op, kind) and not all(
-            isinstance(a, Const) for a in e.args
-        )
+        literals = ops.takes_literals(e.op, kind) and not all(isinstance(a, Const) for a in e.args)
         if e.op in COMPARISONS and all(isinstance(a, Position) for a in e.args):
             args = [self.dim(a.value, level) for a in e.args if isinstance(a, Position)]
             if not all(isinstance(a.value, int) for a in e.args if isinstance(a, Position)):
@@ -372,9 +368,7 @@ class Values:
     def _prefix(self, e: Prefix, level: int) -> str:
         names = [self.scopes.fresh(f"{e.monoid}_{n}") for n in range(len(e.args))]
         tiles = frozenset({e.axis}).union(*(self.needs(a).tiles for a in e.args))
-        parts = [
-            self._whole(a, tiles, [], Const(0, a.dtype), level) for a in e.args
-        ]
+        parts = [self._whole(a, tiles, [], Const(0, a.dtype), level) for a in e.args]
         dim = self.dimension(e.axis)
         tail = "" if len(names) > 1 else ","
         self.scopes.line(
