@@ -20,6 +20,7 @@ from ..runtime.cache import Cache
 from ..runtime.cpu import CpuBackend
 from ..runtime.execute import Backend, BoundLaunch
 from ..target import Target, load
+from .passed import show
 
 
 class Schedule(Protocol):
@@ -76,6 +77,7 @@ def _nearest(device: torch.device) -> str:
 def _cpu_backend(options: Options) -> Backend:
     def emit(segments: Sequence[Sequence[BoundLaunch]]) -> list[CppUnit]:
         text = _cpp_text(segments)
+        show(4, "program.cpp", text)
         _dump(options, "program.cpp", text)
         return [CppUnit("the program's kernels", text)]
 
@@ -96,6 +98,7 @@ def _gpu_backend(options: Options, device: torch.device, dialect: str) -> Backen
 
     def emit(kernel: Kernel) -> triton.TritonText:
         made = triton.emit(kernel, dialect)
+        show(4, f"{kernel.name}.py", made.text)
         _dump(options, f"{kernel.name}.py", made.text)
         return made
 

@@ -35,6 +35,7 @@ from ..runtime.execute import Executable
 from ..target import Target
 from .devices import Device
 from .honour import check_honoured, constraints_for, given_plan
+from .passed import passed, show_plan
 
 
 @dataclass(frozen=True)
@@ -74,16 +75,18 @@ def analyze(captured: CapturedGraph, target: Target, options: Options) -> Analyz
         Unsupported: the graph holds what the IR cannot say; or, if strict, an extern.
     """
     imported = import_graph(captured.module)
-    graph = canonicalize(expand(canonicalize(imported.graph)))
+    graph = passed(imported.graph, "import")
+    graph = passed(canonicalize(graph), "canonicalize")
+    graph = passed(expand(graph), "expand")
+    graph = passed(canonicalize(graph), "canonicalize of the expanded graph")
     if options.strict:
         _refuse_externs(graph)
     nests = lower(graph, gpu=target.device == "cuda")
-    if options.numerics == "fast":
-        nests = {name: relax(nest) for name, nest in nests.items()}
     given = given_plan(options.plan)
     constraints = constraints_for(given, captured.role, graph)
     plan = plan_graph(graph, nests, target, search=options.search, constraints=constraints)
     check_honoured(given, captured.role, graph, plan)
+    show_plan(captured.role, plan)
     return Analyzed(
         captured.role, graph, nests, plan, target, captured.parameters, imported.constants
     )
@@ -97,7 +100,7 @@ def build(analyzed: Analyzed, device: Device, options: Options) -> Built:
         CacheError: no folder can hold the result.
     """
     scheduled = schedule_groups(analyzed.plan, analyzed.target, device, options)
-    program = build_program(analyzed.graph, analyzed.plan, scheduled)
+    program = passed(build_program(analyzed.graph, analyzed.plan, scheduled), "build_program")
     inputs = range(len(program.inputs))
     checked = frozenset(inputs) - analyzed.parameters
     run = Executable(program, device.backend(options), checked)
@@ -121,6 +124,7 @@ def schedule_groups(
         nest = relax(group.nest) if options.numerics == "fast" else group.nest
         nest, names = anonymize(collapse(nest))
         if nest not in known:
+            passed(nest, f"collapse of {group.name}")
             members = [nodes[name] for name in group.nodes]
             name = _kernel_name(members, taken)
             facts = _facts(group, members)

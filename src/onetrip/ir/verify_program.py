@@ -118,12 +118,20 @@ def _arena(p: Program) -> Iterator[Fault]:
         if isinstance(p.arena_bytes, int) and end is not None and end > p.arena_bytes:
             yield Fault(p.steps[x.born], f"memory below {p.arena_bytes} bytes", f"up to {end}")
         for other, y in placed[:k]:
-            if last[other] >= x.born and last[name] >= y.born and _overlap(x, y):
+            together = last[other] >= x.born and last[name] >= y.born
+            if together and _overlap(x, y) and not _in_place(p, name, x, y, last[other]):
                 yield Fault(
                     p.steps[x.born],
                     f"bytes that {other} (steps {y.born} to {last[other]}) does not use",
                     f"{x.offset} to {end} while {other} has {y.offset} to {_end(y)}",
                 )
+
+
+def _in_place(p: Program, name: str, x: _Life, y: _Life, step: int) -> bool:
+    """Whether x takes over exactly y's memory in the launch that reads y last and writes x first."""
+    first = next((n for n, s in enumerate(p.steps) if n > x.born and name in _used(s)), None)
+    same = x.offset == y.offset and _end(x) == _end(y)
+    return same and first == step and isinstance(p.steps[step], Launch)
 
 
 def _last_uses(p: Program, lives: dict[str, _Life]) -> dict[str, int]:
