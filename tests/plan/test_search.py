@@ -12,12 +12,16 @@ from hypothesis import strategies as st
 
 from onetrip.base.dtype import bf16, f32
 from onetrip.base.sym import Size
+from onetrip.cost.occupancy import Assembled, Resources
 from onetrip.ir.graph import Graph, Value
+from onetrip.ir.nest import Nest
+from onetrip.passes.fuse import Unfusable
 from onetrip.plan.constraints import Constraints
+from onetrip.plan.evaluate import Evaluator, Priced
 from onetrip.plan.index import index_graph
 from onetrip.plan.plan import GraphPlan
 from onetrip.plan.search import Search, plan_graph
-from onetrip.target import load
+from onetrip.target import Target, load
 
 from .graphs import Draft, arrays, bias_dropout_norm, layers, lowered, run_nodes, run_plan
 
@@ -129,6 +133,23 @@ def test_reductions_over_different_axes_say_what_does_not_fit() -> None:
     assert plan.kernels == 2
 
 
+def test_the_reasons_of_equal_regions_name_their_own_nodes() -> None:
+    d = Draft()
+    for k in range(2):
+        x = d.input(f"x{k}", 512, 256)
+        d(f"row{k}", "sum", x, dim=(1,), keepdim=False)
+        d(f"col{k}", "sum", x, dim=(0,), keepdim=False)
+    primitive, nests = lowered(d.graph(*(n.output for n in d.nodes)))
+    evaluator = Evaluator(index_graph(primitive, nests), H200, {})
+    pairs = [(f"row{k}", f"col{k}") for k in range(2)]
+    one, two = (evaluator.price((2 * k, 2 * k + 1), pair) for k, pair in enumerate(pairs))
+    assert isinstance(one, Unfusable) and isinstance(two, Unfusable)
+    assert evaluator.fused == 1
+    assert set(two.values) <= {"row1", "col1"}
+    assert "row0" in one.detail or "col0" in one.detail
+    assert two.detail == one.detail.replace("row0", "row1").replace("col0", "col1")
+
+
 def test_a_cheap_producer_is_recomputed_when_that_moves_fewer_bytes() -> None:
     """t is read by a row and a column reduction, which cannot share a kernel."""
     d = Draft()
@@ -158,6 +179,63 @@ def test_a_costly_chain_is_computed_once() -> None:
     plan = plan_graph(primitive, nests, CPU)
     assert sum("t0" in g.nodes for g in plan.groups) == 1
     assert sum("t8" in g.nodes for g in plan.groups) == 1
+
+
+# ------------------------------------------------------------------ on-chip limits
+
+
+def spilling(spill_bytes: int) -> Resources:
+    """An assembler that finds every kernel of two results too large."""
+
+    def answer(nest: Nest, target: Target) -> Assembled:
+        two = len(nest.stores) > 1
+        return Assembled(255, spill_bytes, 0) if two else Assembled(32, 0, 0)
+
+    return answer
+
+
+def two_results() -> Graph:
+    d = Draft()
+    t = d("t", "exp", d.input("x", 4096, 4096))
+    return d.graph(t, d("y", "relu", t))
+
+
+def test_a_merge_that_would_spill_is_not_made_and_says_what_it_would_cost() -> None:
+    assert planned(two_results()).kernels == 1
+    plan = planned(two_results(), resources=spilling(800))
+    (boundary,) = plan.boundaries
+    assert (boundary.code, boundary.cls) == ("pressure-registers", "unprofitable")
+    fused = boundary.if_fused
+    assert fused is not None and fused.spill_bytes == 800 and fused.registers == 255
+    assert fused.us > plan.estimated_us
+    assert planned(two_results(), "max", resources=spilling(800)).kernels == 1
+
+
+def test_beyond_the_limit_of_registers_nothing_is_fused_whatever_it_saves() -> None:
+    plan = planned(two_results(), "max", resources=spilling(4 * 256))
+    (boundary,) = plan.boundaries
+    assert (boundary.code, boundary.cls) == ("pressure-registers", "over-limit")
+    assert (boundary.evidence[0].value, boundary.evidence[0].bound) == (255 + 256, 255)
+
+
+def test_groups_of_one_structure_that_store_other_values_have_other_prices() -> None:
+    primitive, nests = lowered(two_results())
+    evaluator = Evaluator(index_graph(primitive, nests), H200, {})
+    one, two = (evaluator.price((0, 1), names) for names in (("y",), ("t", "y")))
+    assert isinstance(one, Priced) and isinstance(two, Priced)
+    assert two.cost.bytes == one.cost.bytes + 4096 * 4096 * 4
+
+
+def test_equal_layers_are_fused_once() -> None:
+    primitive, nests = lowered(layers(2))
+    evaluator = Evaluator(index_graph(primitive, nests), H200, {})
+    for k in range(2):
+        member = evaluator.index.by_name[f"bias{k}"].number
+        found = evaluator.price((member,), (f"bias{k}",))
+        assert isinstance(found, Priced)
+        assert dict(found.cost.writes) == {f"bias{k}": 4096 * 1024 * 2}
+        assert f"mm{k}" in dict(found.cost.reads)
+    assert evaluator.fused == 1
 
 
 # ------------------------------------------------------------------ views
@@ -389,3 +467,15 @@ def test_every_boundary_has_a_reason_and_best_never_loses_to_single_nodes(graph:
     }
     assert between <= {(b.producer, b.consumer) for b in best.boundaries}
     assert best.estimated_us <= eager.estimated_us + 1e-9
+
+
+@settings(max_examples=40, deadline=None)
+@given(random_graphs())
+def test_a_plan_pinned_group_by_group_is_the_same_plan(graph: Graph) -> None:
+    primitive, nests = lowered(graph)
+    plan = plan_graph(primitive, nests, H200)
+    pins = Constraints(pin=tuple(g.nodes for g in plan.groups))
+    again = plan_graph(primitive, nests, H200, constraints=pins)
+    assert again.refusals == ()
+    assert sorted(map(sorted, groups_of(again))) == sorted(map(sorted, groups_of(plan)))
+    assert again.traffic_bytes == plan.traffic_bytes

@@ -57,7 +57,6 @@ class Pool:
         self.owner: list[int] = list(range(len(index.atoms)))
         self.homes: list[set[int]] = [{k} for k in self.owner]
         self._next = len(index.atoms)
-        self._dissolved = 0
         ups, downs = _closures(index)
         for k in self.owner:
             self.parts[k] = Part(k, (k,), 1 << k, ups[k], downs[k])
@@ -75,7 +74,7 @@ class Pool:
         up = down = inside = 0
         for p in parts:
             up, down, inside = up | p.up, down | p.down, inside | p.mask | p.clones
-        return up & down & ~inside & ~self._dissolved
+        return up & down & ~inside
 
     def union(self, parts: Sequence[Part]) -> tuple[int, ...]:
         """The atoms of several groups, ascending."""
@@ -130,7 +129,6 @@ class Pool:
         """Recomputes a group in each of its readers instead of storing what it makes."""
         grown = [self.clone(part.atoms, reader) for reader in readers]
         del self.parts[part.key]
-        self._dissolved |= part.mask
         for k in part.atoms:
             self.homes[k].discard(part.key)
             if self.owner[k] == part.key:
@@ -153,8 +151,8 @@ class Pool:
 
     def _owners_of(self, mask: int) -> list[Part]:
         """The groups that own these atoms; a dissolved atom has none and orders nothing."""
-        keys = {self.owner[k] for k in bits(mask & ~self._dissolved)}
-        return [self.parts[key] for key in sorted(keys)]
+        keys = {self.owner[k] for k in bits(mask)}
+        return [self.parts[key] for key in sorted(keys) if key >= 0]
 
     def reads(self, part: Part) -> tuple[str, ...]:
         """Base values that a group reads from memory, in order of first use."""
