@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..base.errors import Unsupported
 from ..base.options import Options
+from ..base.sym import Sym
 from ..base.text import identifier
 from ..codegen.scheduled import Scheduled
 from ..frontend.capture import CapturedGraph
@@ -46,6 +47,7 @@ class Analyzed:
         role: `inference`, `forward` or `backward`.
         parameters: positions of inputs that keep their address and layout between calls.
         constants: tensors behind the graph's last inputs.
+        hints: the symbolic sizes at capture, for costs alone.
     """
 
     role: str
@@ -55,6 +57,7 @@ class Analyzed:
     target: Target
     parameters: frozenset[int]
     constants: tuple[Tensor, ...]
+    hints: Mapping[Sym, int]
 
 
 @dataclass(frozen=True)
@@ -84,11 +87,25 @@ def analyze(captured: CapturedGraph, target: Target, options: Options) -> Analyz
     nests = lower(graph, gpu=target.device == "cuda")
     given = given_plan(options.plan)
     constraints = constraints_for(given, captured.role, graph)
-    plan = plan_graph(graph, nests, target, search=options.search, constraints=constraints)
+    plan = plan_graph(
+        graph,
+        nests,
+        target,
+        search=options.search,
+        constraints=constraints,
+        hints=imported.hints,
+    )
     check_honoured(given, captured.role, graph, plan)
     show_plan(captured.role, plan)
     return Analyzed(
-        captured.role, graph, nests, plan, target, captured.parameters, imported.constants
+        captured.role,
+        graph,
+        nests,
+        plan,
+        target,
+        captured.parameters,
+        imported.constants,
+        imported.hints,
     )
 
 
@@ -100,11 +117,15 @@ def build(analyzed: Analyzed, device: Device, options: Options) -> Built:
         CacheError: no folder can hold the result.
     """
     scheduled = schedule_groups(analyzed.plan, analyzed.target, device, options)
-    program = passed(build_program(analyzed.graph, analyzed.plan, scheduled), "build_program")
+    program = passed(_program(analyzed, scheduled), "build_program")
     inputs = range(len(program.inputs))
     checked = frozenset(inputs) - analyzed.parameters
     run = Executable(program, device.backend(options), checked)
     return Built(analyzed, scheduled, program, run)
+
+
+def _program(analyzed: Analyzed, scheduled: Mapping[str, Scheduled]) -> Program:
+    return build_program(analyzed.graph, analyzed.plan, scheduled, hints=analyzed.hints)
 
 
 def schedule_groups(

@@ -169,5 +169,3 @@ def _segment_text(segment: Segment, alias: dict[str, str]) -> str:
             "  }",
         ]
     return "\n".join([*lines, "  return 0;", "}\n"])
-
-

@@ -34,6 +34,7 @@ LANE_FOLDS: dict[str, str] = {
     "min": "ot::min_lanes", "any": "ot::any", "all": "ot::all",
 }  # fmt: skip
 
+
 @dataclass(frozen=True)
 class _Tile:
     """The copy of a lane loop that is being written: vectors at a time, and their counter."""

@@ -22,9 +22,7 @@ def store_varies(v: Values, stmt: Store) -> bool:
     """Whether a store writes something of its own in each lane."""
     if v.lanes is None:
         return False
-    return v.lanes.axis in v.index_needs(stmt.index[0]).free or any(
-        v.varies(e) for e in stmt.roots
-    )
+    return v.lanes.axis in v.index_needs(stmt.index[0]).free or any(v.varies(e) for e in stmt.roots)
 
 
 def write_store(v: Values, stmt: Store) -> None:

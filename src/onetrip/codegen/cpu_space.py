@@ -57,7 +57,6 @@ class Space:
         """Every value that the stores need."""
         return self.nest.roots
 
-
     def loops(
         self, lane: Var | None, body: Body, before: Body = tuple, *, blocks: bool = True,
         vectors: int | None = None,

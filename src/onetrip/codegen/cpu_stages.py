@@ -203,9 +203,7 @@ class Stages:
     def _state(self, r: Reduction) -> tuple[str, ...]:
         return tuple(self.fresh("acc") for _ in r.lift)
 
-    def _levels(
-        self, stage: Stage, lane: Var | None, part: Level | None
-    ) -> list[Level]:
+    def _levels(self, stage: Stage, lane: Var | None, part: Level | None) -> list[Level]:
         axes = stage[0].axes
         along = None
         if lane is None and all(r.monoid in UNORDERED for r in stage):
@@ -460,5 +458,3 @@ def _surface(roots: Sequence[Expr]) -> list[Expr]:
 def _fits(e: Expr, bound: frozenset[Var]) -> bool:
     size = iterations(_axes(e.free) - bound)
     return isinstance(size, int) and size * e.dtype.itemsize <= SHARED_BYTES
-
-

@@ -31,10 +31,11 @@ _LAYOUT_ARGUMENTS = frozenset({"memory_format", "layout", "pin_memory", "non_blo
 
 @dataclass(frozen=True)
 class Imported:
-    """A graph, and the constant tensors behind its last inputs."""
+    """A graph, the constant tensors behind its last inputs, and the sizes it was captured with."""
 
     graph: Graph
     constants: tuple[Tensor, ...]
+    hints: Mapping[Sym, int]
 
 
 def import_graph(module: fx.GraphModule) -> Imported:
@@ -65,6 +66,7 @@ class _Importer:
         self._constants: list[tuple[Value, Tensor]] = []
         self._nodes: list[Node] = []
         self._sizes: dict[Size, tuple[str, int]] = {}
+        self._hints: dict[Sym, int] = {}
         self._mutations: dict[str, tuple[Value, Value]] = {}
         self._outputs: tuple[Value | Scalar | None, ...] = ()
 
@@ -87,7 +89,7 @@ class _Importer:
             tuple(self._mutations.values()),
             tuple((size, name, dim) for size, (name, dim) in self._sizes.items()),
         )
-        return Imported(graph, tuple(t for _, t in self._constants))
+        return Imported(graph, tuple(t for _, t in self._constants), dict(self._hints))
 
     # -------------------------------------------------------------- inputs and outputs
 
@@ -98,6 +100,7 @@ class _Importer:
             for k, d in enumerate(value.type.shape):
                 if isinstance(d, Size):
                     self._sizes.setdefault(d, (node.name, k))
+                    self._hint(d, val.shape[k])
             self._known[node] = value
         else:
             value = Value(node.name, TensorType(BY_TORCH_NAME["int64"], (), ()))
@@ -109,10 +112,16 @@ class _Importer:
             size = dim_of(val)
             if isinstance(size, Size):
                 self._sizes[size] = (node.name, -1)
+                self._hint(size, val)
             return size
         if val is None or isinstance(val, bool | int | float):
             return val
         raise Unsupported(f"the input {node.name} is a {type(val).__name__}")
+
+    def _hint(self, size: Size, symbol: Any) -> None:
+        """The value that a size had at capture; a data-dependent one has none."""
+        if isinstance(symbol, torch.SymInt) and symbol.node.has_hint():
+            self._hints[size] = int(symbol.node.hint)
 
     def _constant(self, node: fx.Node) -> None:
         tensor: Any = self._module

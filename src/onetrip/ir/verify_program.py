@@ -128,7 +128,7 @@ def _arena(p: Program) -> Iterator[Fault]:
 
 
 def _in_place(p: Program, name: str, x: _Life, y: _Life, step: int) -> bool:
-    """Whether x takes over exactly y's memory in the launch that reads y last and writes x first."""
+    """Whether x takes over y's exact memory in the launch that reads y last and writes x first."""
     first = next((n for n, s in enumerate(p.steps) if n > x.born and name in _used(s)), None)
     same = x.offset == y.offset and _end(x) == _end(y)
     return same and first == step and isinstance(p.steps[step], Launch)

@@ -23,6 +23,7 @@ from ..ir.graph import Literal, Ref, Scalar, Value
 from ..ir.kernel import Kernel
 from ..ir.program import Alias, Alloc, Bind, Call, Free, Launch, Program, Step, Update
 from ..ir.types import TensorType
+from .inputs import Writes, restrided
 
 Sizes = Any
 """A ctypes array of int64: the symbolic sizes of one call."""
@@ -142,14 +143,25 @@ class Executable:
         queue = self.backend.queue()
         frame = self._take(queue)
         try:
-            for bind, argument in zip(self._inputs, arguments, strict=True):
-                bind(frame, argument)
+            self._bind(frame, arguments)
             arguments.clear()
             for act in self._actions:
                 act(frame)
             return [r(frame) for r in self._results]
         finally:
             self._return(frame, queue)
+
+    def _bind(self, frame: Frame, arguments: list[Any]) -> None:
+        """Places the inputs; this loop runs once for each of perhaps hundreds of parameters."""
+        tensors, pointers = frame.tensors, frame.pointers
+        for (slot, launched, strides), argument in zip(self._inputs, arguments, strict=True):
+            tensors[slot] = argument
+            if not isinstance(argument, Tensor):
+                continue
+            if strides is not None and argument.stride() != strides:
+                argument = tensors[slot] = restrided(argument, strides)
+            if launched:
+                pointers[slot] = argument.data_ptr()
 
     def _take(self, queue: int) -> Frame:
         """A frame whose earlier work lies on the same queue, so that work on it stays in order."""
@@ -171,8 +183,10 @@ class Executable:
         return frame
 
     def _return(self, frame: Frame, queue: int) -> None:
-        keep = self._layout.kept
-        frame.tensors = [t if k in keep else None for k, t in enumerate(frame.tensors)]
+        tensors: list[Any] = [None] * len(frame.tensors)
+        for slot in self._layout.kept:
+            tensors[slot] = frame.tensors[slot]
+        frame.tensors = tensors
         with self._lock:
             self._free[queue].append(frame)
 
@@ -223,29 +237,13 @@ def _made(step: Step) -> tuple[Value, ...]:
 # ---------------------------------------------------------------- inputs and results
 
 
-def _input(value: Value, layout: _Layout, checked: bool) -> Callable[[Frame, Any], None]:
-    slot = layout.slots[value.name]
+def _input(value: Value, layout: _Layout, checked: bool) -> tuple[int, bool, Any]:
+    """(slot, whether kernels read its address, strides to compare) of an input."""
     launched = value.name in layout.launched or any(
         isinstance(s, Alias) and s.source == value.name for s in layout.program.steps
     )
-    expected = value.type.strides if all(isinstance(s, int) for s in value.type.strides) else None
-
-    def bind(frame: Frame, argument: Any) -> None:
-        if isinstance(argument, Tensor):
-            if checked and expected is not None and argument.stride() != expected:
-                argument = _restrided(argument, expected)
-            if launched:
-                frame.pointers[slot] = argument.data_ptr()
-        frame.tensors[slot] = argument
-
-    return bind
-
-
-def _restrided(t: Tensor, strides: Sequence[Any]) -> Tensor:
-    """`t` itself where the strides differ only in dimensions of size 1, else a copy laid out so."""
-    if all(n <= 1 or a == b for n, a, b in zip(t.shape, t.stride(), strides, strict=False)):
-        return t
-    return torch.empty_strided(t.shape, tuple(strides), dtype=t.dtype, device=t.device).copy_(t)
+    static = checked and all(isinstance(s, int) for s in value.type.strides)
+    return layout.slots[value.name], launched, tuple(value.type.strides) if static else None
 
 
 def _result(output: str | Scalar | None, layout: _Layout) -> Callable[[Frame], Any]:
@@ -280,6 +278,9 @@ def _compile_steps(program: Program, layout: _Layout, backend: Backend) -> list[
             continue
         made = _STEPS[type(step)](step, layout, backend)
         if made is None:
+            continue
+        if isinstance(step, Update) and actions and isinstance(actions[-1], Writes):
+            _add_write(actions[-1], step, layout)
             continue
         if not reserved and not isinstance(step, Bind):
             actions.append(_reserver(program, backend))
@@ -457,13 +458,16 @@ def _constant(x: Any) -> Any:
 
 
 def _update(step: Step, layout: _Layout, backend: Backend) -> Action:
+    writes = Writes()
+    _add_write(writes, step, layout)
+    return writes
+
+
+def _add_write(writes: Writes, step: Step, layout: _Layout) -> None:
     assert isinstance(step, Update)
-    target, value = layout.slots[step.target], layout.slots[step.value]
-
-    def write(frame: Frame) -> None:
-        frame.tensors[target].copy_(frame.tensors[value])
-
-    return write
+    slots, types = layout.slots, layout.types
+    kinds = (types[step.target].dtype, types[step.value].dtype)
+    writes.add(kinds, slots[step.target], slots[step.value])
 
 
 def _release(step: Step, layout: _Layout, backend: Backend) -> Action | None:
