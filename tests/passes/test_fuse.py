@@ -149,6 +149,13 @@ REFUSED = {
         },
         "iteration-space",
     ),
+    "a sum of sums over as many elements": (
+        {
+            "s": reduced("s", "sum", "x", (3, 4, 2, 2), 2),
+            "y": reduced("y", "sum", "s", (3, 4, 1, 2), 3),
+        },
+        "iteration-space",
+    ),
     "unequal spaces": (
         {"y": pointwise("y", "exp", S, x=S), "z": pointwise("z", "exp", (5,), w=(5,))},
         "iteration-space",

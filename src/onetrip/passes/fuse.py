@@ -31,7 +31,6 @@ from ..ir.expr import (
     Expr,
     Load,
     Reduced,
-    Reduction,
     Rewriter,
     Scanned,
     both,
@@ -94,11 +93,11 @@ def _fuse(members: Sequence[str], nests: Mapping[str, Nest], stored: frozenset[s
     closed = {name: _close(name, members, nests) for name in members if name in stored}
     space, placed = _align(_anchor(closed), closed)
     stores = tuple(_store(p, space, nests) for p in placed)
+    _check_reductions(space, stores)  # before equal names hide an axis of another reduction
     names = _shared_names(stores, space)
     stores = tuple(rename(s, names) for s in stores)
     axes = tuple(Axis(Var(f"p{k}", v.extent)) for k, v in enumerate(space))
     nest = Nest(axes, _buffers(stores, [nests[m] for m in members]), stores)
-    _check_reductions(nest)
     if len(nest.expressions) > MAX_EXPRESSIONS:
         raise _NoNestError(
             "size", f"{len(nest.expressions)} expressions, at most {MAX_EXPRESSIONS}"
@@ -381,15 +380,20 @@ def _store(c: _Closed, space: tuple[Var, ...], nests: Mapping[str, Nest]) -> Sto
     return replace(nests[c.name].stores[0], index=c.index, value=c.value, axes=inner)
 
 
-def _check_reductions(nest: Nest) -> None:
-    """Every reduction varies over the whole space and over nothing else."""
-    space = [a.var for a in nest.space if a.extent != 1]
-    stages: tuple[Reduction | Scanned, ...] = (*nest.reductions, *nest.scans)
-    for r in stages:
-        free = {v for v in r.free if isinstance(v, Var) and v.extent != 1}
-        if isinstance(r, Scanned):
-            free -= {r.axis}
-        if free != set(space):
+def _check_reductions(space: Sequence[Var], stores: Sequence[Store]) -> None:
+    """Every reduction varies over the whole space and over nothing else.
+
+    A reduction of a reduction, sum_i sum_j x[p, i, j] in two steps, has an inner one that varies
+    over i too, and is refused.
+    """
+    wanted = {v for v in space if v.extent != 1}
+    for e in walk(tuple(e for s in stores for e in s.roots)):
+        if not isinstance(e, Reduced | Scanned):
+            continue
+        free = {v for v in e.free if isinstance(v, Var) and v.extent != 1}
+        if isinstance(e, Scanned):
+            free -= {e.axis}
+        if free != wanted:
             need = _shape(sorted(free, key=lambda v: v.name))
             detail = f"a reduction varies over {need}, the group over {_shape(space)}"
             raise _NoNestError("iteration-space", detail)
