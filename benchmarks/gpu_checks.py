@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,8 @@ def graph_texts(model: Any, inputs: Tensor) -> tuple[str, str, tuple[Tensor, ...
 
     torch._dynamo.reset()
     with torch.no_grad():
-        results = torch.compile(model.to(CUDA), backend=make_backend(compile_one))(inputs)
+        fast: Any = torch.compile(model.to(CUDA), backend=make_backend(compile_one))
+        results = fast(inputs)
     texts = ["\n".join(_text(g) for g in graphs) for graphs in (planned, seen)]
     return texts[0], texts[1], tuple(results)
 
@@ -131,10 +133,10 @@ def main() -> int:
     chains = {f"chain of {n}": chain(n) for n in (3, 6, 12)} | {"special functions": special}
     started = time.time()
     results: dict[str, Any] = {
-        name: attempt(lambda fn=fn: equal_bits(fn)) for name, fn in chains.items()
+        name: attempt(partial(equal_bits, fn)) for name, fn in chains.items()
     }
     for name, (model, inputs) in models().items():
-        results[name] = attempt(lambda m=model, i=inputs: check_model(m, i))
+        results[name] = attempt(partial(check_model, model, inputs))
     failed = [
         name
         for name, r in results.items()

@@ -59,9 +59,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as cache:
             for state in ("cold", "warm"):
                 for backend in BACKENDS:
-                    times[backend][state].append(
-                        first_result(backend, chosen.layers, Path(cache))
-                    )
+                    times[backend][state].append(first_result(backend, chosen.layers, Path(cache)))
     medians = {
         b: {state: round(statistics.median(found), 3) for state, found in rows.items()}
         for b, rows in times.items()
