@@ -284,6 +284,10 @@ def symbolic_softmax() -> Case:
     return dataclasses.replace(softmax(4, n), sizes={n: 350})
 
 
+def half_softmax() -> Case:
+    return softmax(3, 1270, dt.bf16)
+
+
 def layer_norm(rows: int = 6, columns: int = 300) -> Case:
     """y = (x - mean) * rsqrt(var + eps) * w, and the mean."""
     p0, r0 = Var("p0", rows), Var("r0", columns)
@@ -391,8 +395,8 @@ POINTWISE: dict[str, Callable[[], Case]] = {
 }  # fmt: skip
 REDUCTIONS: dict[str, Callable[[], Case]] = {
     f.__name__: f
-    for f in (softmax, symbolic_softmax, layer_norm, add_rms_norm, argmax, column_sum, full_reduce,
-              channel_norm, group_norm, integer_rows, uniform_rows)
+    for f in (softmax, symbolic_softmax, half_softmax, layer_norm, add_rms_norm, argmax,
+              column_sum, full_reduce, channel_norm, group_norm, integer_rows, uniform_rows)
 }  # fmt: skip
 
 

@@ -17,9 +17,10 @@ import pytest
 from onetrip.base.errors import Unsupported
 from onetrip.base.sym import Var
 from onetrip.codegen import schedule_gpu
+from onetrip.codegen.gpu_divide import divided
 from onetrip.codegen.triton import emit
 from onetrip.interp.nest_interp import run_nest
-from onetrip.ir.expr import Fold, walk
+from onetrip.ir.expr import Apply, Fold, walk
 from onetrip.ir.kernel import Assign, Carry, Kernel, Loop, statements
 from onetrip.ir.nest import Access
 from onetrip.runtime.cache import Cache
@@ -37,7 +38,7 @@ def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     """How reductions are scheduled: in registers, walked, or split over programs."""
     if request.param != "held":
         monkeypatch.setattr(schedule_gpu, "HELD", 16)
-        monkeypatch.setattr(schedule_gpu, "WALK", 128)
+        monkeypatch.setattr(schedule_gpu, "WALK", 256)
     return str(request.param)
 
 
@@ -122,6 +123,43 @@ def test_nan_reaches_maximum_and_softmax(form: str) -> None:
     found = cases.run_triton(scheduled(case, form), {"x": x.ravel()})["y"].reshape(2, 40)
     assert np.isnan(found[1]).all()
     np.testing.assert_allclose(found[0], 1 / 40, rtol=2**-21)
+
+
+def test_division_by_one_value_of_many() -> None:
+    """Rounded as a division, or one ulp off; infinities, zeros and NaN as in a division."""
+    specials = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -3.0, 1e-30, 3e38, 1e-37],
+                        np.float32)  # fmt: skip
+    rng = np.random.default_rng(3)
+    drawn = (rng.standard_normal((2, 4000)) * 10.0 ** rng.uniform(-12, 12, (2, 4000))).astype("f4")
+    a = np.concatenate([np.repeat(specials, specials.size), drawn[0]])
+    b = np.concatenate([np.tile(specials, specials.size), drawn[1]])
+    count, p0 = a.size, Var("p0", a.size)
+    x, y = (cases.Load(n, (p0,), cases.dt.f32) for n in "ab")
+    buffers = (*(cases.buffer(n, cases.dt.f32, count) for n in "ab"),
+               cases.written("q", cases.dt.f32, count))  # fmt: skip
+    store = cases.Store("q", (p0,), divided(x, y))
+    case = cases.Case(cases.Nest((cases.Axis(p0),), buffers, (store,)))
+    with np.errstate(all="ignore"):
+        found = cases.run_triton(cases.plan(case), {"a": a, "b": b})["q"]
+        want = a / b
+    normal = np.isfinite(want) & (np.abs(want) >= 2.0**-100)
+    np.testing.assert_array_equal(found[~np.isfinite(want)], want[~np.isfinite(want)])
+    np.testing.assert_array_equal(np.signbit(found[want == 0]), np.signbit(want[want == 0]))
+    off = np.abs(found[normal].view("i4") - want[normal].view("i4"))
+    assert off.max() <= 1
+    assert (off == 0).mean() > 0.99
+
+
+def test_a_maximum_divides_as_eager_does() -> None:
+    p0, r0 = Var("p0", 4), Var("r0", 100)
+    x = cases.Load("x", (p0 * 100 + r0,), cases.dt.f32)
+    for monoid, plain in (("max", True), ("sum", False)):
+        value = Apply("div", (x, cases.reduced(monoid, (r0,), x)), cases.dt.f32)
+        buffers = (cases.buffer("x", cases.dt.f32, 400), cases.written("y", cases.dt.f32, 400))
+        store = cases.Store("y", (p0 * 100 + r0,), value, (r0,))
+        case = cases.Case(cases.Nest((cases.Axis(p0),), buffers, (store,)))
+        text = emit(cases.plan(case).kernels[0], "nvidia").text
+        assert ("ot_fma" in text) is not plain
 
 
 def test_split_partials_are_the_same_every_time() -> None:

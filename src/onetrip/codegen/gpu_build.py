@@ -14,14 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from ..base.dtype import DType
+from ..base.dtype import f32
 from ..base.errors import Unsupported
 from ..base.sym import Dim, Size, Sym, Var, add, atoms, ceildiv, mul
 from ..ir.expr import (
     Apply,
     Const,
     Expr,
-    Fold,
     Local,
     Position,
     Prefix,
@@ -35,9 +34,12 @@ from ..ir.expr import (
     walk,
 )  # fmt: skip
 from ..ir.kernel import Assign, Carry, Facts, Kernel, Let, Loop, Mapping, Stmt
-from ..ir.monoid import MONOIDS, lowest, number
+from ..ir.monoid import MONOIDS
 from ..ir.nest import Access, Nest, Store
-from .gpu_split import guarded, size
+from ..ops.exactness import SUMMING
+from .gpu_divide import divided
+from .gpu_fold import fold, is_number, joined, softmax_near
+from .gpu_split import guarded
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ class _Builder:
                     self.near[a] = Var(f"{a.name}_near", near)
                 self.step[a] = Var(f"{a.name}_block", ceildiv(a.extent, lanes))
         self.done: dict[Reduction, tuple[Local, ...]] = {}
-        self.scans: dict[Scanned, Expr] = {}
+        self.rounded: set[Expr] = set()
         self.count = 0
         self.updated = {b.name for b in nest.buffers if b.access is Access.UPDATE} | {
             s.buffer for s in nest.stores if s.buffer in {e.buffer for e in nest.loads}
@@ -224,7 +226,20 @@ class _Builder:
                 return self._scan(x)
             return None
 
-        return Rewriter(leaf=leaf)(e)
+        return Rewriter(leaf=leaf, node=self._divided)(e)
+
+    def _divided(self, e: Expr) -> Expr | None:
+        """A division by a sum of the row: many elements need the same reciprocal.
+
+        A value that no order of summation touches, such as a maximum, divides as eager does.
+        """
+        if not (isinstance(e, Apply) and e.op == "div" and e.dtype is f32):
+            return None
+        a, b = e.args
+        many = set(self.inner) & (a.free - b.free)
+        if not many or not any(x in self.rounded for x in walk((b,))):
+            return None
+        return divided(a, b)
 
     def _component(self, reduction: Reduction, component: int) -> Expr:
         known = self.done.get(reduction)
@@ -259,7 +274,7 @@ class _Builder:
             if inside:
                 continue
             states = self._fold_held(reduction)
-            self.done[reduction] = tuple(self._let(out, reduction.monoid, s) for s in states)
+            self.done[reduction] = self._known(out, reduction, states)
         return out + self._stores(one.stores, lambda e: e, None)
 
     def _let(self, out: list[Stmt], stem: str, value: Expr) -> Local:
@@ -309,9 +324,9 @@ class _Builder:
             lift = tuple(place(self._value(e)) for e in reduction.lift)
             near = self._folded_first(reduction)
             if near:
-                new = _softmax_near(tuple(carries), lift[0], near, inside)
+                new = softmax_near(tuple(carries), lift[0], near, inside)
             else:
-                new = _joined(reduction.monoid, tuple(carries), lift)
+                new = joined(reduction.monoid, tuple(carries), lift)
             if inside is not None and not near:
                 new = tuple(
                     Apply("where", (inside, x, c), x.dtype)
@@ -372,7 +387,7 @@ class _Builder:
 
     def _folded_first(self, reduction: Reduction) -> tuple[Var, ...]:
         """Neighbours that are folded before they join an accumulator."""
-        if reduction.monoid != "online_softmax" or not _is(reduction.lift[1], 1.0):
+        if reduction.monoid != "online_softmax" or not is_number(reduction.lift[1], 1.0):
             return ()
         return tuple(self.near[a] for a in reduction.axes if a in self.near)
 
@@ -385,107 +400,17 @@ class _Builder:
         states: tuple[Expr, ...] = tuple(carries)
         if axes:
             states = fold(reduction.monoid, axes, states)
-        return tuple(self._let(out, reduction.monoid, s) for s in states)
+        return self._known(out, reduction, states)
 
-
-def fold(monoid: str, axes: tuple[Var, ...], lift: tuple[Expr, ...]) -> tuple[Expr, ...]:
-    """The states of a Fold; where a monoid has a form in two plain steps, in that form."""
-    if monoid in _IN_STEPS:
-        return _IN_STEPS[monoid](axes, lift)
-    return tuple(Fold(monoid, axes, lift, n, e.dtype) for n, e in enumerate(lift))
-
-
-def _softmax_fold(axes: tuple[Var, ...], lift: tuple[Expr, ...]) -> tuple[Expr, ...]:
-    """The maximum of all lanes, then each lane's sum scaled once."""
-    tops, sums = lift
-    kind = tops.dtype
-    top = Fold("max", axes, (tops,), 0, kind)
-    scale = Apply("exp", (Apply("sub", (tops, _finite(top)), kind),), kind)
-    return top, Fold("sum", axes, (Apply("mul", (sums, scale), kind),), 0, kind)
-
-
-def _welford_fold(axes: tuple[Var, ...], lift: tuple[Expr, ...]) -> tuple[Expr, ...]:
-    """The mean of all lanes, then the squared distances from it: no division per element."""
-
-    def total(e: Expr) -> Expr:
-        return Fold("sum", axes, (e,), 0, e.dtype)
-
-    count, mean, squares = lift
-    kind: DType = mean.dtype
-    n, some = _count(total(count), count, axes)
-    middle = Apply("div", (total(_times(count, mean)), some), kind)
-    off = Apply("sub", (mean, middle), kind)
-    spread = _times(count, Apply("mul", (off, off), kind))
-    if not _is(squares, 0.0):
-        spread = Apply("add", (squares, spread), kind)
-    return n, middle, total(spread)
-
-
-def _count(n: Expr, each: Expr, axes: tuple[Var, ...]) -> tuple[Expr, Expr]:
-    """The number of elements, and the same to divide by."""
-    points = size(axes)
-    if _is(each, 1.0) and isinstance(points, int):
-        return number(points, n.dtype), number(max(points, 1), n.dtype)
-    none = compare("eq", n, number(0, n.dtype))
-    return n, Apply("where", (none, number(1, n.dtype), n), n.dtype)
-
-
-def _joined(monoid: str, state: tuple[Expr, ...], lift: tuple[Expr, ...]) -> tuple[Expr, ...]:
-    """state combined with one more element."""
-    if monoid == "welford" and _is(lift[0], 1.0) and _is(lift[2], 0.0):
-        count, mean, squares = state
-        kind = mean.dtype
-        n = Apply("add", (count, lift[0]), kind)
-        off = Apply("sub", (lift[1], mean), kind)
-        new = Apply("add", (mean, Apply("div", (off, n), kind)), kind)
-        left = Apply("sub", (lift[1], new), kind)
-        return n, new, Apply("add", (squares, Apply("mul", (off, left), kind)), kind)
-    if monoid == "online_softmax" and _is(lift[1], 1.0):
-        return _softmax_joined(state, lift[0])
-    return MONOIDS[monoid].combine(state, lift)
-
-
-def _softmax_joined(state: tuple[Expr, ...], x: Expr) -> tuple[Expr, ...]:
-    """(maximum, sum of exp(. - maximum)) with one more element; a lane of -inf only adds 0."""
-    old, total = state
-    kind = old.dtype
-    top = Apply("maximum", (old, x), kind)
-    safe = _finite(top)
-    kept, new = (Apply("exp", (Apply("sub", (e, safe), kind),), kind) for e in (old, x))
-    return top, Apply("add", (Apply("mul", (total, kept), kind), new), kind)
-
-
-def _softmax_near(
-    state: tuple[Expr, ...], x: Expr, near: tuple[Var, ...], inside: Expr | None
-) -> tuple[Expr, ...]:
-    """The same with several elements at once: one scale of the old sum serves them all."""
-    old, total = state
-    kind = old.dtype
-    if inside is not None:
-        x = Apply("where", (inside, x, lowest(kind)), kind)
-    top = Apply("maximum", (old, Fold("max", near, (x,), 0, kind)), kind)
-    safe = _finite(top)
-    kept, new = (Apply("exp", (Apply("sub", (e, safe), kind),), kind) for e in (old, x))
-    added = Fold("sum", near, (new,), 0, kind)
-    return top, Apply("add", (Apply("mul", (total, kept), kind), added), kind)
-
-
-def _finite(top: Expr) -> Expr:
-    """A maximum that can be subtracted: 0 for the maximum of nothing."""
-    kind = top.dtype
-    return Apply("where", (compare("eq", top, lowest(kind)), number(0, kind), top), kind)
-
-
-def _times(a: Expr, b: Expr) -> Expr:
-    return b if _is(a, 1.0) else Apply("mul", (a, b), b.dtype)
-
-
-def _is(e: Expr, value: float) -> bool:
-    return isinstance(e, Const) and e.value == value
+    def _known(
+        self, out: list[Stmt], reduction: Reduction, states: tuple[Expr, ...]
+    ) -> tuple[Local, ...]:
+        """The final state under names."""
+        made = tuple(self._let(out, reduction.monoid, s) for s in states)
+        if reduction.monoid in SUMMING:
+            self.rounded.update(made)
+        return made
 
 
 def _over(e: Expr) -> tuple[Var, ...]:
     return tuple(sorted((a for a in e.free if isinstance(a, Var)), key=lambda a: a.name))
-
-
-_IN_STEPS = {"welford": _welford_fold, "online_softmax": _softmax_fold}
