@@ -35,9 +35,7 @@ def number_expr(value: bool | int | float | Sym) -> Expr:
     return Const(value, f64 if isinstance(value, float) else number_dtype(value))
 
 
-def element(
-    body: Elementwise, node: Node, operands: Sequence[Expr], gpu: bool = False
-) -> Expr:
+def element(body: Elementwise, node: Node, operands: Sequence[Expr], gpu: bool = False) -> Expr:
     """The value to store for one element, in the dtype of the node's output.
 
     Args:
@@ -60,9 +58,7 @@ def element(
     return cast(body.body(ready, attrs), out.dtype)
 
 
-def _operand(
-    x: Operand, e: Expr, dtype: DType, common: DType, rounds: bool, gpu: bool
-) -> Expr:
+def _operand(x: Operand, e: Expr, dtype: DType, common: DType, rounds: bool, gpu: bool) -> Expr:
     """An operand in its compute dtype, rounded through the common dtype where eager does that.
 
     Eager converts tensors with dimensions to the common dtype before it computes; a 0-d tensor of
@@ -83,5 +79,3 @@ def random_element(body: Random, node: Node, operands: Sequence[Expr], uniform: 
     out = node.outputs[0].type
     ready = tuple(to(e, out.dtype.compute) for e in operands)
     return cast(body.body(ready, uniform, node.attr), out.dtype)
-
-

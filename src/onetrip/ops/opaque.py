@@ -153,16 +153,21 @@ def _attention_gradient_flops(node: Node) -> Dim:
     return mul(heads, add(mul(q[-1], 6), mul(v[-1], 4)))
 
 
+def pool_shape(x: TensorType, at: Attrs) -> tuple[Dim, ...]:
+    """The shape of a pooling over the last two dimensions."""
+    if at.get("ceil_mode"):
+        raise Unsupported("a pooling whose last windows are cut off")
+    kernel = pair(at["kernel_size"], 2)
+    stride = pair(at.get("stride") or kernel, 2)
+    pad, dilation = pair(at.get("padding", 0), 2), pair(at.get("dilation", 1), 2)
+    rows = zip(x.shape[-2:], kernel, stride, pad, dilation, strict=True)
+    return (*x.shape[:-2], *(_window(*row) for row in rows))
+
+
 def _pool_type(count: int) -> TypeRule:
     def rule(operands: tuple[Arg, ...], at: Attrs) -> Types:
         x = operands[0]
-        if at.get("ceil_mode"):
-            raise Unsupported("a pooling whose last windows are cut off")
-        kernel = pair(at["kernel_size"], 2)
-        stride = pair(at.get("stride") or kernel, 2)
-        pad, dilation = pair(at.get("padding", 0), 2), pair(at.get("dilation", 1), 2)
-        rows = zip(x.shape[-2:], kernel, stride, pad, dilation, strict=True)
-        shape = (*x.shape[:-2], *(_window(*row) for row in rows))
+        shape = pool_shape(x, at)
         return (dense(x.dtype, shape), dense(i64, shape))[:count]
 
     return rule

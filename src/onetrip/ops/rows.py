@@ -44,9 +44,7 @@ def in_common(operands: tuple[Any, ...], out: TensorType, attrs: Attrs) -> tuple
     return (promoted(operands).compute,) * len(operands)
 
 
-def in_common_float(
-    operands: tuple[Any, ...], out: TensorType, attrs: Attrs
-) -> tuple[DType, ...]:
+def in_common_float(operands: tuple[Any, ...], out: TensorType, attrs: Attrs) -> tuple[DType, ...]:
     """Every operand in the operation precision of the common dtype, made a float."""
     return (promoted_float(operands).compute,) * len(operands)
 

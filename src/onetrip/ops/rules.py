@@ -269,5 +269,3 @@ def at_most(a: Dim, b: Dim) -> bool:
 def category_of(x: Arg) -> Category:
     """The promotion category of an operand."""
     return x.dtype.category if isinstance(x, TensorType) else number_dtype(x).category
-
-

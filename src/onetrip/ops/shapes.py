@@ -157,5 +157,3 @@ def slice_length(start: Dim, stop: Dim, step: int) -> Dim:
 def wrap(index: Dim, size: Dim) -> Dim:
     """A position counted from the end when it is a negative number."""
     return add(index, size) if isinstance(index, int) and index < 0 else index
-
-

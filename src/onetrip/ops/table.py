@@ -16,6 +16,7 @@ from . import (
     movement,
     normalization,
     opaque,
+    pooling,
     random,
     reduction,
     statistics,
@@ -24,7 +25,7 @@ from .schema import Form, Op
 
 FAMILIES = (
     arithmetic, comparison, activation, creation, movement, joining, gather, reduction, statistics,
-    normalization, gradients, random, opaque,
+    normalization, gradients, random, opaque, pooling,
 )  # fmt: skip
 ALL: tuple[Op, ...] = tuple(op for family in FAMILIES for op in family.OPS)
 

@@ -10,11 +10,13 @@ are `<first output>_e<number>`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Set
+from dataclasses import replace
 from itertools import count
 
 from ..base.errors import VerifyError
 from ..ir.graph import Graph, Node, Operand, Value
 from ..ops.build import Recorder
+from ..ops.pooling import VALUES_ONLY, has_small_window
 from ..ops.schema import Composite
 from ..ops.table import OPS
 
@@ -30,6 +32,7 @@ def expand(graph: Graph) -> Graph:
 
 
 def _expanded(node: Node, taken: set[str], wanted: Set[str]) -> Iterator[Node]:
+    node = _without_extras(node, wanted)
     op = OPS.get(node.op)
     if op is None or not isinstance(op.body, Composite):
         yield node
@@ -39,6 +42,16 @@ def _expanded(node: Node, taken: set[str], wanted: Set[str]) -> Iterator[Node]:
     results = _with_absent(node, recorder, results, wanted)
     for inner in _renamed(node, recorder, results):
         yield from _expanded(inner, taken, wanted)
+
+
+def _without_extras(node: Node, wanted: Set[str]) -> Node:
+    """A call of which only the first output is read, as the operator that computes just that."""
+    plain = VALUES_ONLY.get(node.op)
+    read = any(v.name in wanted for v in node.outputs[1:])
+    if plain is None or read or not has_small_window(node):
+        return node
+    attrs = tuple((k, v) for k, v in node.attrs if k not in ("target", "args", "kwargs"))
+    return replace(node, op=plain, outputs=node.outputs[:1], attrs=attrs)
 
 
 def _with_absent(
