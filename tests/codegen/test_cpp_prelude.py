@@ -155,6 +155,31 @@ def test_integers_are_eagers(name: str, dtype: torch.dtype) -> None:
         assert torch.equal(result, EAGER[name](x, divisor))
 
 
+TRUTHS = {
+    "less": ("x < y", torch.lt),
+    "at_most": ("x <= y", torch.le),
+    "greater": ("x > y", torch.gt),
+    "at_least": ("x >= y", torch.ge),
+    "equal": ("x == y", torch.eq),
+    "unequal": ("x != y", torch.ne),
+    "both": ("x & y", torch.logical_and),
+    "either": ("x | y", torch.logical_or),
+    "one": ("x ^ y", torch.logical_xor),
+    "maximum": ("ot::maximum(x, y)", torch.maximum),
+    "minimum": ("ot::minimum(x, y)", torch.minimum),
+}
+LOGIC = "".join(_integer_loop(n, torch.bool, call) for n, (call, _) in TRUTHS.items())
+
+
+@pytest.mark.parametrize("name", TRUTHS)
+def test_truth_values_are_ordered_as_eagers(name: str) -> None:
+    x, y = torch.arange(2 * W + 3) % 2 == 0, torch.arange(2 * W + 3) % 4 < 2
+    result = torch.empty_like(x)
+    function = getattr(library(LOGIC), f"{name}_bool")
+    assert function(pointer(x), pointer(y), pointer(result), ctypes.c_int64(x.numel())) == 0
+    assert torch.equal(result, TRUTHS[name][1](x, y))
+
+
 @pytest.mark.parametrize("name", DIVISIONS)
 def test_division_by_zero_is_reported(name: str) -> None:
     x, y = torch.arange(1, 2 * W + 4), torch.ones(2 * W + 3, dtype=torch.int64)

@@ -75,6 +75,10 @@ template <> struct vec<bool> {
   friend OT_INLINE vec operator~(vec a) { a.r[0] = ~a.r[0]; return a; }
   friend OT_INLINE vec operator==(vec a, vec b) { return ~(a ^ b); }
   friend OT_INLINE vec operator!=(vec a, vec b) { return a ^ b; }
+  friend OT_INLINE vec operator<(vec a, vec b) { return ~a & b; }
+  friend OT_INLINE vec operator<=(vec a, vec b) { return ~a | b; }
+  friend OT_INLINE vec operator>(vec a, vec b) { return a & ~b; }
+  friend OT_INLINE vec operator>=(vec a, vec b) { return a | ~b; }
 };
 
 // W lanes of T in one register, or in two when T is 64 bits wide.
