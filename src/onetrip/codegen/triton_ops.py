@@ -102,6 +102,8 @@ def typed(const: Const) -> str:
     """A constant as a value of its dtype."""
     if const.dtype is bool_:
         return f"(tl.full((), {literal(const)}, tl.int32) != 0)"
+    if const.dtype is bf16:  # Triton's interpreter makes no scalar of it
+        return f"ot_bf16(tl.full((), {literal(const)}, tl.float32))"
     return f"tl.full((), {literal(const)}, {TYPES[const.dtype]})"
 
 

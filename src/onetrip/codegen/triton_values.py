@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
 from ..base.affine import coefficient
-from ..base.dtype import f32, i32
+from ..base.dtype import bf16, f32, i32
 from ..base.errors import Unsupported, VerifyError
 from ..base.sym import (
     Dim,
@@ -207,7 +207,7 @@ class Values:
         if e.op == "where":
             condition = self.value(e.args[0], level)
             both = all(isinstance(a, Const) for a in e.args[1:])
-            plain = literals and (not both or kind in (f32, i32))
+            plain = literals and kind is not bf16 and (not both or kind in (f32, i32))
             rest = [self.value(a, level, plain) for a in e.args[1:]]
             return ops.spell(e.op, kind, [condition, *map(strip, rest)])
         return ops.spell(e.op, kind, [self.value(a, level, literals) for a in e.args])
