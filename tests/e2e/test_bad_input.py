@@ -42,6 +42,13 @@ def test_unknown_option_or_mode_lists_the_known_ones(
     assert all(word in str(error) for word in words)
 
 
+def test_a_mode_without_effect_says_so() -> None:
+    torch._dynamo.reset()
+    with pytest.warns(RuntimeWarning, match="cuda_graphs has no effect"):
+        out = torch.compile(chain, backend="onetrip", mode="reduce-overhead")(torch.ones(3))
+    torch.testing.assert_close(out, chain(torch.ones(3)))
+
+
 def test_no_compiler_runs_eager_with_a_warning_and_strict_raises(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

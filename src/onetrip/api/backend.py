@@ -9,7 +9,7 @@ from typing import Any
 from torch import fx
 
 from ..base.errors import CacheError, OnetripError, ToolchainError, Unsupported
-from ..base.options import Options, parse_options
+from ..base.options import RESERVED, Options, parse_options
 from ..frontend.capture import CapturedGraph, make_backend, on_reset, reset
 from ..runtime.pool import outputs
 from ..target import load
@@ -40,6 +40,9 @@ def backend(
         UsageError: an unknown mode or option.
     """
     chosen = parse_options(mode, with_plan(options))
+    for name in RESERVED:
+        if getattr(chosen, name):
+            warnings.warn(f"onetrip: {name} has no effect yet", RuntimeWarning, stacklevel=2)
     made: Callable[..., Any] = make_backend(lambda g: compile_captured(g, chosen))(
         module, example_inputs
     )

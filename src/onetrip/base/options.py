@@ -16,6 +16,8 @@ MODES: Mapping[str, Mapping[str, Any]] = {
     "reduce-overhead": {"cuda_graphs": True},
     "max-autotune": {"autotune": True},
 }
+RESERVED = ("cuda_graphs", "autotune")
+"""Options that are understood and change nothing yet; asking for one gives a warning."""
 _CHOICES: Mapping[str, tuple[str, ...]] = {"search": SEARCHES, "numerics": NUMERICS}
 _KINDS: Mapping[str, type | tuple[type, ...]] = {
     "cuda_graphs": bool,
@@ -34,9 +36,9 @@ class Options:
         search: `eager` (one kernel for each call eager makes), `max` (fuse all that is legal),
             `best` (by cost).
         numerics: `eager` (eager's rounding points) or `fast` (intermediates stay in f32).
-        cuda_graphs: replay the launches as one CUDA graph.
+        cuda_graphs: replay the launches as one CUDA graph (reserved, see RESERVED).
         strict: a call that runs as an extern, or a model that cannot be compiled, is an error.
-        autotune: measure what the cost model cannot tell apart.
+        autotune: measure what the cost model cannot tell apart (reserved).
         cache_dir: folder of compiled kernels; None: ONETRIP_CACHE_DIR or the user's cache.
         dump_dir: folder into which generated text is written; None: nowhere.
     """

@@ -24,6 +24,7 @@ from ..ops.schema import Form, Kind, Movement, Op, Opaque
 from ..ops.table import BY_TARGET
 from .origin import origin_of
 from .sizes import dim_of
+from .storage import READS, WRITES, check_owned, on_owner, storage_owners
 
 _LAYOUT_ARGUMENTS = frozenset({"memory_format", "layout", "pin_memory", "non_blocking", "device"})
 """Arguments that say where and how a result lies: its own type says that already."""
@@ -61,6 +62,7 @@ class _Importer:
 
     def __init__(self, module: fx.GraphModule) -> None:
         self._module = module
+        self._owners = storage_owners(module.graph)
         self._known: dict[fx.Node, Any] = {}
         self._inputs: list[Value] = []
         self._constants: list[tuple[Value, Tensor]] = []
@@ -159,7 +161,9 @@ class _Importer:
             return
         if not isinstance(node.target, torch._ops.OpOverload):
             raise Unsupported(f"{node.name} calls {node.target}, which is no ATen operator")
-        arguments = _bound(node)
+        arguments: Mapping[str, Any] = _bound(node)
+        if node.target in READS | WRITES:
+            arguments = on_owner(node, arguments, self._owners)
         if node.target is torch.ops.aten.copy_.default:
             self._mutation(node, arguments)
             return
@@ -181,6 +185,8 @@ class _Importer:
         try:
             op, form = _entry(target)
             _check_devices(node)
+            if node.target in READS:
+                check_owned(node, arguments)
             assert isinstance(node.target, torch._ops.OpOverload)
             operands, attrs = _fit(form, node.target, known)
             if isinstance(op.body, Opaque):

@@ -380,11 +380,16 @@ def _alloc_scratch(step: Alloc, offset: Dim, layout: _Layout) -> Action:
 
 
 def _view(arena: Tensor | None, start: int, shape: Any, strides: Any, dtype: torch.dtype) -> Tensor:
-    """A tensor over the arena's bytes from `start` on."""
+    """A tensor over the arena's bytes from `start` on, in a storage that holds nothing else.
+
+    Library calls may count from the start of a storage (as_strided_scatter) or copy it whole.
+    """
     made = torch.empty(0, dtype=dtype, device=arena.device if arena is not None else None)
     if arena is None:
         return made.new_empty_strided(shape, strides)
-    return made.set_(arena.untyped_storage(), start // made.element_size(), shape, strides)
+    last = 0 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+    own = arena.untyped_storage()[start : start + last * made.element_size()]
+    return made.set_(own, 0, shape, strides)
 
 
 def _alias(step: Step, layout: _Layout, backend: Backend) -> Action | None:
