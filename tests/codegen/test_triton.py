@@ -187,6 +187,7 @@ def families() -> dict[str, list[Kernel]]:
         "channel_norm": cases.channel_norm(16, 320, 4096),
         "group_norm": cases.group_norm(512, 10, 4096),
         "argmax": cases.argmax(8192, 32000),
+        "joined": cases.joined(16384, 4096),
     }
     return {n: list(cases.plan(c, chip, n).kernels) for n, c in made.items()}
 
