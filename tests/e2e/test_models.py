@@ -143,6 +143,18 @@ def test_symbolic_sizes_share_one_compilation() -> None:
     assert counters["unique_graphs"] == 1
 
 
+def test_symbolic_images_through_two_convolutions() -> None:
+    """The second size has no provable lower bound: torch writes strides as Max(1, size)."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3, stride=2, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(4, 4, 3)
+    )
+    ours_fn = compiled(lambda x: torch.sigmoid(model(x)) * 2, dynamic=True)
+    for shape in ((2, 3, 16, 16), (3, 3, 20, 17), (2, 3, 31, 13)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(ours_fn(x), torch.sigmoid(model(x)) * 2)
+
+
 def test_results_are_not_overwritten_by_later_calls() -> None:
     ours_fn = compiled(lambda x: torch.tanh(x) + 1)
     x = torch.randn(300, 300)

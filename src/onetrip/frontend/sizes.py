@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import sympy
@@ -22,6 +22,15 @@ def dim_of(value: int | torch.SymInt | Any) -> Dim:
     raise Unsupported(f"a size of type {type(value).__name__} has no form in the IR")
 
 
+def strides_of(shape: Sequence[Dim], strides: Sequence[int | torch.SymInt]) -> tuple[Dim, ...]:
+    """Strides as dims; `Max(1, n)` of a size n of the tensor is n: where n is 0, no element is."""
+    sizes = frozenset(shape)
+    return tuple(
+        _translate(s.node.expr, _least(s.node), sizes) if isinstance(s, torch.SymInt) else int(s)
+        for s in strides
+    )
+
+
 def _least(node: Any) -> Callable[[sympy.Symbol], int]:
     """The lower bound of a symbol in its shape environment; 0 when it is not known."""
 
@@ -33,13 +42,17 @@ def _least(node: Any) -> Callable[[sympy.Symbol], int]:
     return least
 
 
-def _translate(e: Any, least: Callable[[sympy.Symbol], int]) -> Dim:
+def _translate(e: Any, least: Callable[[sympy.Symbol], int], sizes: Collection[Dim] = ()) -> Dim:
     if e.is_Integer:
         return int(e)
     if e.is_Symbol:
         return Size(str(e), max(0, least(e)))
-    args = [_translate(a, least) for a in e.args]
+    args = [_translate(a, least, sizes) for a in e.args]
     name = type(e).__name__
+    if name == "Max" and len(args) == 2 and 1 in args:
+        size = args[1] if args[0] == 1 else args[0]
+        if size in sizes:
+            return size
     if name == "Pow" and isinstance(args[1], int) and args[1] > 0:
         args, name = [args[0]] * args[1], "Mul"
     fold = _FOLDS.get(name)

@@ -23,7 +23,7 @@ from ..ir.types import TensorType
 from ..ops.schema import Form, Kind, Movement, Op, Opaque
 from ..ops.table import BY_TARGET
 from .origin import origin_of
-from .sizes import dim_of
+from .sizes import dim_of, strides_of
 from .storage import READS, WRITES, check_owned, on_owner, storage_owners
 
 _LAYOUT_ARGUMENTS = frozenset({"memory_format", "layout", "pin_memory", "non_blocking", "device"})
@@ -54,7 +54,8 @@ def tensor_type(t: Tensor) -> TensorType:
     dtype = BY_TORCH_NAME.get(name)
     if dtype is None or t.layout is not torch.strided or t.is_quantized:
         raise Unsupported(f"a {t.layout} tensor of {name} has no form in the IR")
-    return TensorType(dtype, tuple(map(dim_of, t.shape)), tuple(map(dim_of, t.stride())))
+    shape = tuple(map(dim_of, t.shape))
+    return TensorType(dtype, shape, strides_of(shape, t.stride()))
 
 
 class _Importer:
