@@ -143,6 +143,17 @@ def test_symbolic_sizes_share_one_compilation() -> None:
     assert counters["unique_graphs"] == 1
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_a_bound_that_is_nan_makes_every_element_nan(dtype: torch.dtype) -> None:
+    def fn(x: Tensor) -> tuple[Tensor, ...]:
+        nan = float("nan")
+        return x.clamp(max=nan), x.clamp(nan, 1.0), x.clamp(0.0, nan), F.hardtanh(x, nan, 1.0)
+
+    x = torch.tensor([1.0, -2.0, float("inf"), float("nan"), -0.0] * 5, dtype=dtype)
+    assert all(t.isnan().all() for t in fn(x))
+    assert all(t.isnan().all() for t in compiled(fn)(x))
+
+
 def test_symbolic_images_through_two_convolutions() -> None:
     """The second size has no provable lower bound: torch writes strides as Max(1, size)."""
     torch.manual_seed(0)

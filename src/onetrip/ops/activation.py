@@ -46,7 +46,9 @@ def _hardtanh(x: Expr, at: Attrs) -> Expr:
 
 
 def _between(x: Expr, low: float, high: float) -> Expr:
-    """min(max(x, low), high), with the sign of x's zero and its NaN."""
+    """min(max(x, low), high), with the sign of x's zero and its NaN; a NaN bound makes all NaN."""
+    if math.isnan(low) or math.isnan(high):
+        return m.const(math.nan, x.dtype)
     x = where(m.lt(x, low), low, x)
     return where(m.gt(x, high), high, x)
 

@@ -205,7 +205,10 @@ def _below(x: Expr, high: Expr) -> Expr:
 
 
 def _clamp(x: Expr, attrs: Attrs) -> Expr:
+    """Between two numbers; a number that is NaN makes every element NaN, as in eager."""
     low, high = (attrs.get(k) for k in ("min", "max"))
+    if any(isinstance(b, float) and math.isnan(b) for b in (low, high)):
+        return m.const(math.nan, x.dtype)
     if low is not None:
         x = _above(x, _bound(low, x.dtype))
     return x if high is None else _below(x, _bound(high, x.dtype))
@@ -390,7 +393,8 @@ OPS: tuple[Op, ...] = (
                 with_attrs(_clamp), _reference_clamp,
                 (sample(("f32", (3, 4)), min=-0.3, max=0.4), sample(("bf16", (5,)), min=0.3),
                  sample(("i64", (5,)), max=1), sample(("i64", (5,)), min=0.5),
-                 sample(("f32", (5,)), min=1, max=-1)),
+                 sample(("f32", (5,)), min=1, max=-1),
+                 sample(("f32", (5,)), min=0, max=math.nan)),
                 types=pointwise(_clamp_dtype), compute=in_output, onnx=("Clip",)),
     elementwise("clamp_tensor", (form("clamp.Tensor", ("self", "min?", "max?")),
                                  form("clamp_min.Tensor", ("self", "min"), has_max=False),
