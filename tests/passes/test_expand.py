@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from onetrip.base.dtype import bf16, f32
+from onetrip.base.dtype import bf16, f32, i64
 from onetrip.base.errors import VerifyError
 from onetrip.ir.graph import Graph, Node, Origin, Value, freeze
 from onetrip.ir.types import TensorType
@@ -117,6 +117,15 @@ def test_a_wrong_expansion_is_found() -> None:
     wrong = Value("y", TensorType.dense(bf16, (4, 5)))
     with pytest.raises(VerifyError, match="softmax"):
         expand(graph(Node(made.op, made.inputs, (wrong,), made.attrs, ORIGIN, 3)))
+
+
+def test_a_pooling_whose_last_windows_are_cut_off_stays_a_library_call() -> None:
+    x = Value("x", TensorType.dense(f32, (1, 2, 8, 8)))
+    outputs = (Value("y", TensorType.dense(f32, (1, 2, 4, 4))),
+               Value("i", TensorType.dense(i64, (1, 2, 4, 4))))  # fmt: skip
+    attrs = freeze({"kernel_size": (3, 3), "stride": (2, 2), "ceil_mode": True})
+    made = Node("max_pool2d", (x,), outputs, attrs, ORIGIN, 3)
+    assert expand(Graph((x,), (made,), outputs[:1])).nodes == (made,)
 
 
 def test_externs_and_primitives_stay() -> None:

@@ -32,9 +32,9 @@ MOST_TAPS = 25
 
 
 def has_small_window(node: Node) -> bool:
-    """Whether a pooling's window is small enough to be spelled out."""
+    """Whether a pooling's windows are few taps, and all whole, so that they can be spelled out."""
     rows, columns = pair(node.attr["kernel_size"], 2)
-    return bool(rows * columns <= MOST_TAPS)
+    return bool(rows * columns <= MOST_TAPS) and not node.attr.get("ceil_mode")
 
 
 def _steps(at: Attrs) -> tuple[tuple[Any, Any, Any, Any], ...]:
