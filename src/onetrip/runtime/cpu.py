@@ -56,6 +56,10 @@ class CpuBackend:
         """Work is done at once: there is one queue."""
         return 0
 
+    def capturing(self) -> bool:
+        """Nothing records a CPU's work."""
+        return False
+
     def arena(self, size: int) -> Tensor:
         """`size` bytes, on huge pages where the system grants them."""
         made = torch.empty(size, dtype=torch.uint8)

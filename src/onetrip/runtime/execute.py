@@ -77,6 +77,10 @@ class Backend(Protocol):
         """The queue work is issued on now: a stream's handle; 0 where work is done at once."""
         ...
 
+    def capturing(self) -> bool:
+        """Whether work issued now is recorded for later replays instead of done."""
+        ...
+
     def arena(self, size: int) -> Tensor:
         """`size` bytes of scratch memory (uint8)."""
         ...
@@ -141,7 +145,8 @@ class Executable:
     def __call__(self, arguments: list[Any]) -> list[Any]:
         """Runs once; empties `arguments`, as the boxed calling convention asks."""
         queue = self.backend.queue()
-        frame = self._take(queue)
+        captured = self.backend.capturing()
+        frame = self._new_frame(queue) if captured else self._take(queue)
         try:
             self._bind(frame, arguments)
             arguments.clear()
@@ -149,7 +154,8 @@ class Executable:
                 act(frame)
             return [r(frame) for r in self._results]
         finally:
-            self._return(frame, queue)
+            if not captured:
+                self._return(frame, queue)
 
     def _bind(self, frame: Frame, arguments: list[Any]) -> None:
         """Places the inputs; this loop runs once for each of perhaps hundreds of parameters."""
@@ -169,6 +175,11 @@ class Executable:
             idle = self._free.setdefault(queue, [])
             if idle:
                 return idle.pop()
+        return self._new_frame(queue)
+
+    def _new_frame(self, queue: int) -> Frame:
+        """A frame of its own memory. One made inside a graph capture belongs to that graph, which
+        keeps its memory for as long as it can be replayed, and serves no other call."""
         layout = self._layout
         frame = Frame(
             (ctypes.c_void_p * max(1, len(layout.slots)))(),

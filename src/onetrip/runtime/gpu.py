@@ -59,6 +59,10 @@ class GpuBackend:
         """The current stream's handle."""
         return 0 if self.device.type == "cpu" else current_stream(self.device.index or 0)
 
+    def capturing(self) -> bool:
+        """Whether the current stream is captured into a CUDA graph."""
+        return self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
     def arena(self, size: int) -> Tensor:
         """`size` bytes of device memory."""
         return torch.empty(size, dtype=torch.uint8, device=self.device)
