@@ -17,16 +17,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ..base.dtype import DType
-from ..base.sym import Dim, Size, Sym, render
-from ..ir.graph import Literal, Ref, Scalar, Value
+from ..base.sym import Dim, Sym
+from ..ir.graph import Ref, Scalar, Value
 from ..ir.kernel import Kernel
 from ..ir.program import Alias, Alloc, Bind, Call, Free, Launch, Program, Step, Update
 from ..ir.types import TensorType
 from .inputs import Writes, restrided
-
-Sizes = Any
-"""A ctypes array of int64: the symbolic sizes of one call."""
+from .resolve import Sizes, constant, dim_function, resolve_target, torch_dtype
 
 
 @dataclass(eq=False)
@@ -88,39 +85,6 @@ class Backend(Protocol):
     def empty(self, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> Tensor:
         """An output tensor, uninitialized."""
         ...
-
-
-def dim_function(dim: Dim, sizes: Sequence[Size]) -> Callable[[Sizes], int]:
-    """`dim` as a function of the array of sizes."""
-    if isinstance(dim, int):
-        return lambda _: dim
-    position = {size: k for k, size in enumerate(sizes)}
-
-    def name(atom: Sym) -> str:
-        assert isinstance(atom, Size)
-        return f"s[{position[atom]}]"
-
-    made: Callable[[Sizes], int] = eval(f"lambda s: {render(dim, name)}")
-    return made
-
-
-def torch_dtype(dtype: DType) -> torch.dtype:
-    """The framework's dtype."""
-    found: torch.dtype = getattr(torch, dtype.torch_name)
-    return found
-
-
-def _literal(x: Literal) -> Any:
-    return torch.device(x.text) if x.kind == "device" else getattr(torch, x.text)
-
-
-def resolve_target(target: str) -> Callable[..., Any]:
-    """The operator named `namespace.name.overload`."""
-    found: Any = torch.ops
-    for part in target.split("."):
-        found = getattr(found, part)
-    resolved: Callable[..., Any] = found
-    return resolved
 
 
 @dataclass
@@ -463,14 +427,8 @@ def _template(x: Any, step: Call, slots: Sequence[int], layout: _Layout) -> Call
     if isinstance(x, Sym):
         number = dim_function(x, layout.program.sizes)
         return lambda frame: number(frame.sizes)
-    constant = _constant(x)
-    return lambda frame: constant
-
-
-def _constant(x: Any) -> Any:
-    if isinstance(x, DType):
-        return torch_dtype(x)
-    return _literal(x) if isinstance(x, Literal) else x
+    value = constant(x)
+    return lambda frame: value
 
 
 def _update(step: Step, layout: _Layout, backend: Backend) -> Action:

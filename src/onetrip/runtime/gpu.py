@@ -18,7 +18,8 @@ from ..base.dtype import DType
 from ..base.sym import Sym, evaluate
 from ..ir.kernel import Kernel
 from .cache import Cache
-from .execute import Action, BoundLaunch, Frame, torch_dtype
+from .execute import Action, BoundLaunch, Frame
+from .resolve import torch_dtype
 from .triton_build import TritonLaunch, TritonModule, current_stream
 
 Emit = Callable[[Kernel], TritonModule]

@@ -1,0 +1,55 @@
+"""IR names as the framework's objects: dims as functions of sizes, dtypes, operators, literals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ..base.dtype import DType
+from ..base.sym import Dim, Size, Sym, render
+from ..ir.graph import Literal
+
+Sizes = Any
+"""A ctypes array of int64: the symbolic sizes of one call."""
+
+
+def dim_function(dim: Dim, sizes: Sequence[Size]) -> Callable[[Sizes], int]:
+    """`dim` as a function of the array of sizes."""
+    if isinstance(dim, int):
+        return lambda _: dim
+    position = {size: k for k, size in enumerate(sizes)}
+
+    def name(atom: Sym) -> str:
+        assert isinstance(atom, Size)
+        return f"s[{position[atom]}]"
+
+    made: Callable[[Sizes], int] = eval(f"lambda s: {render(dim, name)}")
+    return made
+
+
+def torch_dtype(dtype: DType) -> torch.dtype:
+    """The framework's dtype."""
+    found: torch.dtype = getattr(torch, dtype.torch_name)
+    return found
+
+
+def _literal(x: Literal) -> Any:
+    return torch.device(x.text) if x.kind == "device" else getattr(torch, x.text)
+
+
+def resolve_target(target: str) -> Callable[..., Any]:
+    """The operator named `namespace.name.overload`."""
+    found: Any = torch.ops
+    for part in target.split("."):
+        found = getattr(found, part)
+    resolved: Callable[..., Any] = found
+    return resolved
+
+
+def constant(x: Any) -> Any:
+    """A constant argument of a library call as the framework spells it."""
+    if isinstance(x, DType):
+        return torch_dtype(x)
+    return _literal(x) if isinstance(x, Literal) else x
