@@ -7,8 +7,8 @@ from collections.abc import Callable
 import golden_kernels as kernels
 import numpy as np
 import pytest
-from near import assert_near
 
+from near import assert_near
 from onetrip.base.dtype import f32, i32
 from onetrip.interp.kernel_interp import run_kernel
 from onetrip.ir.kernel import Kernel

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from near import assert_near
 
+from near import assert_near
 from onetrip.base.dtype import bf16, f32
 from onetrip.base.sym import Size
 from onetrip.interp.arrays import convert, uniform

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from near import assert_near
 
+from near import assert_near
 from onetrip.base.dtype import DType, bf16, bool_, f32, f64, i8, i64, u8
 from onetrip.interp.arrays import carrier, constant
 from onetrip.interp.evaluate import combine, fold, prefix
