@@ -52,7 +52,10 @@ def synchronize(device: str) -> None:
 
 
 def captured(call: Call) -> Call:
-    """The call recorded into a CUDA graph; the new call replays it and returns the same outputs."""
+    """The call recorded into a CUDA graph; the new call replays it and returns the same outputs.
+
+    The graph launches kernels of what was recorded, so the replay keeps that alive.
+    """
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -63,7 +66,8 @@ def captured(call: Call) -> Call:
     with torch.cuda.graph(graph):
         outputs = call()
 
-    def replay() -> Any:
+    def replay(recorded: Call = call) -> Any:
+        del recorded
         graph.replay()
         return outputs
 
