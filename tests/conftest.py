@@ -18,6 +18,8 @@ import pytest
 
 GOLDEN = Path(__file__).parent / "golden"
 SEED = 20
+OUTER_RINGS = {"api", "bench", "cli", "e2e", "frontend", "runtime"}
+"""Folders whose tests capture models, run compilers or start processes: `slow`, every one."""
 
 _cache_dirs: list[str] = []
 
@@ -39,6 +41,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
+        if item.path.parent.name in OUTER_RINGS:
+            item.add_marker(pytest.mark.slow)
         if "golden" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.golden)
 
