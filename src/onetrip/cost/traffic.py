@@ -25,9 +25,7 @@ from ..ir.expr import (
     Load,
     Local,
     Reduced,
-    Reduction,
     Rng,
-    Scanned,
     children,
     walk,
 )
@@ -290,9 +288,3 @@ def _combination(monoid: str, dtypes: tuple[DType, ...]) -> tuple[Expr, ...]:
         tuple(Local(f"{side}{k}", d) for k, d in enumerate(dtypes)) for side in ("a", "b")
     )
     return tuple(walk(MONOIDS[monoid].combine(earlier, later)))
-
-
-def reduction_extent(r: Reduction | Scanned) -> Dim:
-    """How many elements one result folds."""
-    axes = r.axes if isinstance(r, Reduction) else (r.axis,)
-    return product([a.extent for a in axes])

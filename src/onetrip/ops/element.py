@@ -15,7 +15,7 @@ from ..ir.graph import Node, Operand, Scalar, Value
 from .arith import place, to
 from .rows import in_common
 from .rules import number_dtype, promoted
-from .schema import Elementwise, Random
+from .schema import Elementwise
 
 
 def argument(operand: Operand) -> Any:
@@ -72,10 +72,3 @@ def _operand(x: Operand, e: Expr, dtype: DType, common: DType, rounds: bool, gpu
         rounds = rounds or gpu or bool(x.type.shape)
     narrows = common.compute is dtype and common is not dtype
     return to(to(e, common) if rounds and narrows else e, dtype)
-
-
-def random_element(body: Random, node: Node, operands: Sequence[Expr], uniform: Expr) -> Expr:
-    """The value of one element of a random operator; `uniform` belongs to its linear index."""
-    out = node.outputs[0].type
-    ready = tuple(to(e, out.dtype.compute) for e in operands)
-    return cast(body.body(ready, uniform, node.attr), out.dtype)

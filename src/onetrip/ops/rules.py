@@ -13,7 +13,6 @@ from typing import Any
 from ..base.dtype import (
     BY_NAME,
     COMPILED,
-    Category,
     DType,
     bf16,
     bool_,
@@ -264,8 +263,3 @@ def concrete(dim: Dim, what: str) -> int:
 def at_most(a: Dim, b: Dim) -> bool:
     """Whether a <= b is provable."""
     return is_nonnegative(add(b, mul(a, -1)))
-
-
-def category_of(x: Arg) -> Category:
-    """The promotion category of an operand."""
-    return x.dtype.category if isinstance(x, TensorType) else number_dtype(x).category

@@ -21,7 +21,7 @@ from enum import Enum
 from typing import Any, Protocol
 
 from ..base.dtype import DType
-from ..base.sym import Dim, Var
+from ..base.sym import Dim
 from ..ir.expr import Expr
 from ..ir.graph import Node, Operand, Value
 from ..ir.types import TensorType
@@ -43,10 +43,6 @@ class Kind(Enum):
     RANDOM = "random"
     COMPOSITE = "composite"
     OPAQUE = "opaque"
-
-
-class OperandLike(Protocol):
-    """What type rules see of an operand: a TensorType, or a Python number for a scalar."""
 
 
 TypeRule = Callable[[tuple[Any, ...], Attrs], tuple[TensorType, ...]]
@@ -218,8 +214,3 @@ class Op:
     exactness: Mapping[str, Exactness] = field(default_factory=dict)
     onnx: tuple[str, ...] = ()
     doc: str = ""
-
-
-def axis_vars(name: str, shape: tuple[Dim, ...]) -> tuple[Var, ...]:
-    """One axis variable for each dimension, named `name_0`, `name_1`, ..."""
-    return tuple(Var(f"{name}_{i}", extent) for i, extent in enumerate(shape))

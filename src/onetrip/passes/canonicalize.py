@@ -43,19 +43,17 @@ def eliminate_common(graph: Graph) -> Graph:
 
 
 def eliminate_dead(graph: Graph) -> Graph:
-    """Nodes that nothing needs are dropped; a call without outputs is kept for its effect."""
+    """Nodes that nothing needs are dropped; externs stay, since nothing is known of their effects.
+
+    The capture has dropped the dead calls that it knows to be pure.
+    """
     needed = set(graph.needed)
     kept: list[Node] = []
     for node in reversed(graph.nodes):
-        if not node.outputs or any(v.name in needed for v in node.outputs) or _has_effect(node):
+        if node.op == "extern" or any(v.name in needed for v in node.outputs):
             needed |= {v.name for v in node.values}
             kept.append(node)
     return graph.with_nodes(tuple(reversed(kept)))
-
-
-def _has_effect(node: Node) -> bool:
-    target = str(node.attr.get("target", ""))
-    return node.op == "extern" and any(word in target for word in ("assert", "seed", "print"))
 
 
 def _is_library(node: Node) -> bool:
@@ -74,12 +72,10 @@ def _key(node: Node) -> Any:
 
 def _is_identity(node: Node) -> bool:
     """A view that gives its operand's own shape and strides."""
-    if _is_library(node) or not isinstance(OPS[node.op].body, Movement):
+    body = OPS[node.op].body if node.op in OPS else None
+    if not isinstance(body, Movement) or body.view is None or len(node.values) != 1:
         return False
-    view = OPS[node.op].body.view  # type: ignore[union-attr]
-    if view is None or len(node.values) != 1:
-        return False
-    made = view(node)
+    made = body.view(node)
     source = node.values[0].type
     return made is not None and made == (source.strides, 0) and node.output.type == source
 

@@ -117,7 +117,7 @@ def index_graph(
         view = None if node.name in copies or node.name not in nests else _view(node, views)
         if view is not None:
             views[node.name] = view
-            chains[node.name] = (*chains.get(node.inputs[0].name, ()), node.name)  # type: ignore[union-attr]
+            chains[node.name] = (*chains.get(node.values[0].name, ()), node.name)
             continue
         chain = dict.fromkeys(n for v in node.values for n in chains.get(v.name, ()))
         ordered = tuple(sorted(chain, key=position.__getitem__))
