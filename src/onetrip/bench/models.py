@@ -50,11 +50,7 @@ def gpt2(layers: int, width: int) -> nn.Module:
 
     heads = max(2, width // 64)
     return _module(
-        GPT2LMHeadModel(
-            GPT2Config(
-                n_layer=layers, n_embd=width, n_head=heads, n_positions=1024, use_cache=False
-            )
-        )
+        GPT2LMHeadModel(GPT2Config(n_layer=layers, n_embd=width, n_head=heads, n_positions=1024))
     )
 
 
@@ -69,7 +65,6 @@ def llama(layers: int, width: int) -> nn.Module:
         intermediate_size=width * 7 // 2,
         num_attention_heads=heads,
         num_key_value_heads=heads // 4,
-        use_cache=False,
     )
     return _module(LlamaForCausalLM(config))
 
@@ -101,6 +96,53 @@ def resnet(*depths: int) -> nn.Module:
         num_labels=10 if narrow else 1000,
     )
     return _module(ResNetForImageClassification(config))
+
+
+def convnext(*depths: int) -> nn.Module:
+    """ConvNeXt with its classifier, ConvNeXt-T at depths 3, 3, 9, 3."""
+    from transformers import ConvNextConfig, ConvNextForImageClassification
+
+    narrow = sum(depths) < 16
+    widths = [16, 32, 64, 128] if narrow else [96, 192, 384, 768]
+    config = ConvNextConfig(
+        depths=list(depths), hidden_sizes=widths, num_labels=10 if narrow else 1000
+    )
+    return _module(ConvNextForImageClassification(config))
+
+
+def t5(layers: int, width: int) -> nn.Module:
+    """T5, encoder and decoder, with its head."""
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    heads = max(2, width // 64)
+    config = T5Config(
+        num_layers=layers,
+        d_model=width,
+        d_kv=width // heads,
+        d_ff=4 * width,
+        num_heads=heads,
+    )
+    return _SameTokens(_module(T5ForConditionalGeneration(config)))
+
+
+def mamba(layers: int, width: int) -> nn.Module:
+    """Mamba with its head; its recurrence is a loop over the tokens."""
+    from transformers import MambaConfig, MambaForCausalLM
+
+    config = MambaConfig(num_hidden_layers=layers, hidden_size=width)
+    return _module(MambaForCausalLM(config))
+
+
+class _SameTokens(nn.Module):
+    """An encoder-decoder that decodes the tokens which it encodes."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor, return_dict: bool) -> Any:
+        """The model's own result."""
+        return self.model(input_ids=x, decoder_input_ids=x, return_dict=return_dict)
 
 
 def _module(model: Any) -> nn.Module:
@@ -174,4 +216,11 @@ MODELS: tuple[Row, ...] = (
            {"cuda": (4, 2048, 2, 4096), "cpu": (2, 64, 2, 128), "tiny": (1, 8, 1, 32)}),
     *_pair("vit", "vision transformer", images, vit,
            {"cuda": (128, 224, 4, 768), "cpu": (4, 64, 2, 128), "tiny": (1, 32, 1, 32)}),
+    *_pair("convnext", "ConvNeXt", images, convnext,
+           {"cuda": (128, 224, 3, 3, 9, 3), "cpu": (4, 64, 1, 1, 2, 1),
+            "tiny": (1, 32, 1, 1, 1, 1)}),
+    *_pair("t5", "T5 encoder and decoder", tokens, t5,
+           {"cuda": (16, 512, 4, 768), "cpu": (2, 64, 2, 128), "tiny": (1, 8, 1, 16)}),
+    *_pair("mamba", "Mamba, its recurrence unrolled", tokens, mamba,
+           {"cuda": (16, 32, 2, 768), "cpu": (2, 16, 2, 128), "tiny": (1, 4, 1, 16)}),
 )  # fmt: skip
