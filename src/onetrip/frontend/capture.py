@@ -1,7 +1,8 @@
 """One capture for planning and compiling: a torch program becomes functional ATen graphs.
 
     Dynamo -> our operators for attention and dropout (`rewrite`) -> AOTAutograd, composites kept
-    whole -> our seeded operators for random calls (`seeded`) -> forward and backward
+    whole -> our seeded operators for random calls (`seeded`) -> forward and backward -> calls over
+    lists of tensors taken apart (`foreach`)
 
 `make_backend` does it for a program that runs; `capture_graphs` for one that does not, on fake
 tensors of any device. Both see the same graphs. It must not know our own IR, plans or kernels.
@@ -21,6 +22,7 @@ from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
 
+from .foreach import split_foreach
 from .overlap import check_overlap, with_overlap_check
 from .rewrite import rewrite_dynamo_graph
 from .seeded import seed_random_calls
@@ -119,6 +121,7 @@ class _Compilation:
             self._learn(placeholders)
         if role == "inference":
             seed_random_calls(module)
+        split_foreach(module)
         outputs = len(graph.output_node().args[0])  # type: ignore[arg-type]
         return CapturedGraph(
             role=role,
