@@ -22,7 +22,10 @@ from onetrip.passes.lower import lower_node
 
 NONZERO = {"div", "remainder", "fmod"}
 BY_INDEX = {"embedding", "gather", "index", "index_select", "nll_loss", "nll_loss_backward",
-            "max_pool2d_backward", "embedding_backward"}  # fmt: skip
+            "nll_loss2d", "nll_loss2d_backward", "max_pool2d_backward",
+            "embedding_backward"}  # fmt: skip
+RANGES = {"+": lambda x: x.abs() + 0.1, "%": torch.sigmoid}
+"""What a mark after a sample's dtype makes of normal numbers."""
 
 
 # ---------------------------------------------------------------- operands
@@ -34,12 +37,12 @@ def torch_dtype(dtype: DType | str) -> torch.dtype:
 
 
 def tensor(op: Op, name: str, shape: tuple[int, ...], number: int) -> torch.Tensor:
-    """A reproducible operand; `f32+` asks for positive numbers."""
+    """A reproducible operand; `f32+` asks for positive numbers, `f32%` for some in (0, 1)."""
     made = torch.Generator().manual_seed(7 + number)
-    dtype = torch_dtype(name.rstrip("+"))
+    dtype = torch_dtype(name.rstrip("+%"))
     if dtype.is_floating_point:
         x = torch.randn(shape, generator=made, dtype=torch.float64)
-        return (x.abs() + 0.1 if name.endswith("+") else x).to(dtype)
+        return RANGES.get(name[-1], torch.clone)(x).to(dtype)
     if dtype == torch.bool:
         return torch.randint(0, 2, shape, generator=made).bool()
     low, high = (0, 3) if op.name in BY_INDEX else (-9, 10)

@@ -57,7 +57,7 @@ def sample_node(op: Op, number: int = 0) -> Node:
     inputs: list[Operand] = []
     for k, x in enumerate(sample.operands):
         if isinstance(x, tuple):
-            inputs.append(Value(f"x{k}", TensorType.dense(BY_NAME[x[0].rstrip("+")], tuple(x[1]))))
+            inputs.append(Value(f"x{k}", TensorType.dense(BY_NAME[x[0].rstrip("+%")], tuple(x[1]))))
         else:
             inputs.append(Scalar(x))
     attrs = {k: as_dtype(v) if k == "dtype" else v for k, v in sample.attrs}

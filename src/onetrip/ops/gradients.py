@@ -31,7 +31,7 @@ from .composite import (
 from .rows import default_form, form, sample
 from .rules import Arg, as_dtype, check_compiled, laid_out, normal_dim
 from .schema import Attrs, Builder, Op
-from .statistics import MEAN, NONE, halves
+from .statistics import halves
 
 Types = tuple[TensorType, ...]
 
@@ -196,57 +196,6 @@ def _np_batch_backward(g: Any, x: Any, *rest: Any) -> Any:
     return dx, (g * normal).sum(axes), g.sum(axes)
 
 
-def _nll_backward_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
-    if len(operands) != 4 or operands[1].rank != 2:
-        raise Unsupported("only unweighted nll_loss of two dimensions is compiled")
-    x = operands[1]
-    return (dense(x.dtype, x.shape),)
-
-
-def _nll_backward(build: Builder, node: Node) -> Outputs:
-    """-g / total at [i, target[i]] where the target counts, else 0."""
-    g, x, target, total = (tensor(node, k) for k in range(4))
-    how = node.attr["reduction"]
-    g = wide(build, g)
-    g = build("unsqueeze", g, dim=1) if how == NONE else g
-    if how == MEAN:
-        g = build("div", g, wide(build, total))
-    column = build("unsqueeze", target, dim=1)
-    here = build("eq", build("arange", end=x.type.shape[1]), column)
-    hit = build("logical_and", here, build("ne", column, node.attr["ignore_index"]))
-    dx = build("where", hit, build("neg", g), 0.0)
-    return (convert(build, dx, node.output.type.dtype),)
-
-
-def _np_nll_backward(g: Any, x: Any, target: Any, total: Any, at: Attrs) -> Any:
-    counted = target != at["ignore_index"]
-    dx = np.zeros_like(x)
-    share = g / total if at["reduction"] == MEAN else g
-    rows = np.arange(len(x))[counted]
-    dx[rows, target[counted]] = -np.broadcast_to(share, target.shape)[counted]
-    return dx
-
-
-def _mse_backward_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
-    x = operands[1]
-    return (dense(x.dtype, x.shape),)
-
-
-def _mse_backward(build: Builder, node: Node) -> Outputs:
-    """2 (a - b) g, over the count for a mean."""
-    g, a, b = (wide(build, tensor(node, k)) for k in range(3))
-    factor: Any = 2.0
-    numel = a.type.numel
-    if node.attr["reduction"] == MEAN:
-        factor = build("div", 2.0, _count(build, numel, a))
-    dx = build("mul", build("mul", build("sub", a, b), factor), g)
-    return (convert(build, dx, node.output.type.dtype),)
-
-
-def _count(build: Builder, numel: Dim, like: Value) -> Value:
-    return build("full", size=(), fill_value=numel, dtype=like.type.dtype)
-
-
 def _glu_backward_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
     x = operands[1]
     return (dense(x.dtype, x.shape),)
@@ -348,20 +297,6 @@ OPS: tuple[Op, ...] = (
                       **SAVED),
                sample(IMAGE, IMAGE, CHANNEL, CHANNEL, has_weight=False, train=False,
                       **RUNNING))),
-    composite("nll_loss_backward",
-              default_form("nll_loss_backward",
-                           ("grad_output", "self", "target", "weight?", "total_weight"),
-                           ("reduction", "ignore_index")),
-              _nll_backward_type, _nll_backward, _np_nll_backward,
-              (sample(("f32", ()), ROW, ("i64", (4,)), ("f32+", ()), reduction=1, ignore_index=1),
-               sample(("f32", (4,)), ROW, ("i64", (4,)), ("f32+", ()), reduction=0,
-                      ignore_index=-100))),
-    composite("mse_loss_backward",
-              default_form("mse_loss_backward", ("grad_output", "self", "target"),
-                           ("reduction",)),
-              _mse_backward_type, _mse_backward,
-              lambda g, a, b, at: 2 * (a - b) * g / (a.size if at["reduction"] == MEAN else 1),
-              (sample(("f32", ()), ROW, ROW, reduction=1), sample(ROW, ROW, ROW, reduction=0))),
     composite("slice_backward",
               default_form("slice_backward", ("grad_output",), ("input_sizes", *SLICED)),
               _sized_type, _into_zeros("slice_scatter", SLICED), _np_slice_backward,

@@ -164,7 +164,8 @@ class Form:
 class Sample:
     """One conformance sample: operand descriptions and attributes.
 
-    operands: (dtype name, shape) pairs or numbers; `f32+` asks for positive elements.
+    operands: (dtype name, shape) pairs or numbers; `f32+` asks for positive elements, `f32%`
+        for some in (0, 1).
     """
 
     operands: tuple[Any, ...]

@@ -1,4 +1,4 @@
-"""Composites of reductions and slices: variances, norms, extremes with positions, splits, losses.
+"""Composites of reductions and slices: variances, norms, extremes with positions, splits.
 
 Each expands to primitives in operation precision with one final rounding, unless eager itself
 rounds in between (logsumexp does).
@@ -290,62 +290,7 @@ def _np_glu(x: Any, at: Attrs) -> Any:
     return a / (1 + np.exp(-b))
 
 
-# ---------------------------------------------------------------- losses and pooling
-
-NONE, MEAN, SUM = 0, 1, 2
-
-
-def _loss_dtype(operands: tuple[Arg, ...], at: Attrs) -> Types:
-    x = operands[0]
-    whole = at.get("reduction", MEAN) == NONE
-    return (dense(x.dtype, x.shape if whole else ()),)
-
-
-def _mse(build: Builder, node: Node) -> Outputs:
-    """(a - b)^2, rounded once, then its mean or sum."""
-    d = build("sub", *(wide(build, tensor(node, k)) for k in (0, 1)))
-    y = convert(build, build("mul", d, d), node.output.type.dtype)
-    reduce = {NONE: None, MEAN: "mean", SUM: "sum"}[node.attr.get("reduction", MEAN)]
-    return (y if reduce is None else build(reduce, y),)
-
-
-def _np_mse(a: Any, b: Any, at: Attrs) -> Any:
-    y = (a - b) ** 2
-    reduce: dict[int, Callable[..., Any]] = {NONE: np.asarray, MEAN: np.mean, SUM: np.sum}
-    return reduce[at.get("reduction", MEAN)](y)
-
-
-def _nll_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
-    x = operands[0]
-    if len(operands) != 2 or x.rank != 2:
-        raise Unsupported("only unweighted nll_loss of two dimensions is compiled")
-    shape = (x.shape[0],) if at["reduction"] == NONE else ()
-    return dense(x.dtype, shape), dense(x.dtype, ())
-
-
-def _nll(build: Builder, node: Node) -> Outputs:
-    """-x[i, target[i]] where the target counts; mean over those that count."""
-    x, target = tensor(node, 0), tensor(node, 1)
-    counted = build("ne", target, node.attr["ignore_index"])
-    safe = build("unsqueeze", build("where", counted, target, 0), dim=1)
-    picked = build("squeeze", build("gather", x, safe, dim=1), dim=1)
-    losses = build("where", counted, build("neg", wide(build, picked)), 0.0)
-    dtype, how = x.type.dtype, node.attr["reduction"]
-    if how == NONE:
-        return convert(build, losses, dtype), build("full", size=(), fill_value=0, dtype=dtype)
-    count = build("sum", convert(build, counted, x.type.dtype.compute))
-    total = build("sum", losses)
-    loss = build("div", total, count) if how == MEAN else total
-    return tuple(convert(build, v, dtype) for v in (loss, count))
-
-
-def _np_nll(x: Any, target: Any, at: Attrs) -> Any:
-    counted = target != at["ignore_index"]
-    losses = np.where(counted, -x[np.arange(len(x)), np.where(counted, target, 0)], 0.0)
-    if at["reduction"] == NONE:
-        return losses, np.zeros(())
-    total = losses.sum()
-    return total / counted.sum() if at["reduction"] == MEAN else total, 1.0 * counted.sum()
+# ---------------------------------------------------------------- pooling and log_sigmoid
 
 
 def _pool_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
@@ -414,14 +359,6 @@ OPS: tuple[Op, ...] = (
     composite("log_sigmoid_forward", default_form("log_sigmoid_forward"), like_first(2),
               _log_sigmoid, lambda x, at: (-np.logaddexp(0, -x), np.exp(-np.abs(x))),
               (sample(("f32", (3, 4))), sample(("bf16", (5,))))),
-    composite("mse_loss", default_form("mse_loss", ("self", "target"), ("reduction",)),
-              _loss_dtype, _mse, _np_mse,
-              tuple(sample(("f32", (3, 4)), ("f32", (3, 4)), reduction=r) for r in range(3))),
-    composite("nll_loss", default_form("nll_loss_forward", ("self", "target", "weight?"),
-                                       ("reduction", "ignore_index")),
-              _nll_type, _nll, _np_nll,
-              tuple(sample(("f32", (5, 4)), ("i64", (5,)), reduction=r, ignore_index=1)
-                    for r in range(3))),
     composite("adaptive_avg_pool2d",
               (form("_adaptive_avg_pool2d.default", ("self",), ("output_size",)),), _pool_type,
               _pool, lambda x, at: x.mean((-2, -1), keepdims=True),

@@ -13,6 +13,8 @@ from . import (
     gather,
     gradients,
     joining,
+    loss_gradients,
+    losses,
     movement,
     normalization,
     opaque,
@@ -25,7 +27,7 @@ from .schema import Form, Op
 
 FAMILIES = (
     arithmetic, comparison, activation, creation, movement, joining, gather, reduction, statistics,
-    normalization, gradients, random, opaque, pooling,
+    normalization, gradients, losses, loss_gradients, random, opaque, pooling,
 )  # fmt: skip
 ALL: tuple[Op, ...] = tuple(op for family in FAMILIES for op in family.OPS)
 
