@@ -265,7 +265,7 @@ def _select_view(x: TensorType, y: TensorType, at: Attrs) -> Strided:
     return (*x.strides[:k], *x.strides[k + 1 :]), mul(position, x.strides[k])
 
 
-def _diagonal_of(x: TensorType, at: Attrs) -> tuple[int, int, Dim, Dim, Dim]:
+def diagonal_of(x: TensorType, at: Attrs) -> tuple[int, int, Dim, Dim, Dim]:
     """(dim1, dim2, first row, first column, length)."""
     a, b = (normal_dim(at.get(k, d), x.rank) for k, d in (("dim1", 0), ("dim2", 1)))
     shift = at.get("offset", 0)
@@ -278,27 +278,30 @@ def _diagonal_of(x: TensorType, at: Attrs) -> tuple[int, int, Dim, Dim, Dim]:
     return a, b, row, column, max(min(rows, columns), 0)
 
 
-def _diagonal_rest(x: TensorType, a: int, b: int) -> list[int]:
+def diagonal_rest(x: TensorType, a: int, b: int) -> list[int]:
+    """The dimensions that a diagonal over two of them leaves."""
     return [k for k in range(x.rank) if k not in (a, b)]
 
 
-def _diagonal_shape(x: TensorType, at: Attrs) -> Shape:
-    a, b, _, _, length = _diagonal_of(x, at)
-    return (*(x.shape[k] for k in _diagonal_rest(x, a, b)), length)
+def diagonal_shape(x: TensorType, at: Attrs) -> Shape:
+    """The other dimensions, then the diagonal."""
+    a, b, _, _, length = diagonal_of(x, at)
+    return (*(x.shape[k] for k in diagonal_rest(x, a, b)), length)
 
 
-def _on_diagonal(out: Shape, x: TensorType, y: TensorType, at: Attrs) -> Shape:
-    a, b, row, column, _ = _diagonal_of(x, at)
+def diagonal_index(out: Shape, x: TensorType, y: TensorType, at: Attrs) -> Shape:
+    """Where an element of the diagonal lies."""
+    a, b, row, column, _ = diagonal_of(x, at)
     index: list[Dim] = [0] * x.rank
-    for k, i in zip(_diagonal_rest(x, a, b), out[:-1], strict=True):
+    for k, i in zip(diagonal_rest(x, a, b), out[:-1], strict=True):
         index[k] = i
     index[a], index[b] = add(out[-1], row), add(out[-1], column)
     return tuple(index)
 
 
 def _diagonal_view(x: TensorType, y: TensorType, at: Attrs) -> Strided:
-    a, b, row, column, _ = _diagonal_of(x, at)
-    rest = tuple(x.strides[k] for k in _diagonal_rest(x, a, b))
+    a, b, row, column, _ = diagonal_of(x, at)
+    rest = tuple(x.strides[k] for k in diagonal_rest(x, a, b))
     offset = add(mul(row, x.strides[a]), mul(column, x.strides[b]))
     return (*rest, add(x.strides[a], x.strides[b])), offset
 
@@ -424,7 +427,7 @@ OPS: tuple[Op, ...] = (
         _select_view, lambda x, at: np.take(x, at["index"], at["dim"]),
         (sample(X, dim=1, index=2), sample(X, dim=-1, index=-1))),
     row("diagonal", (form("diagonal.default", ("self",), ("offset", "dim1", "dim2")),),
-        _diagonal_shape, _on_diagonal, _diagonal_view, _np_diagonal,
+        diagonal_shape, diagonal_index, _diagonal_view, _np_diagonal,
         (sample(("f32", (3, 4))), sample(X, offset=1, dim1=1, dim2=2),
          sample(X, offset=-1, dim1=0, dim2=-1))),
     row("flip", (form("flip.default", ("self",), ("dims",)),), _same_shape, _flipped, None,

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from . import (
     activation,
     arithmetic,
+    arrangement,
     comparison,
     creation,
     gather,
@@ -27,7 +28,7 @@ from .schema import Form, Op
 
 FAMILIES = (
     arithmetic, comparison, activation, creation, movement, joining, gather, reduction, statistics,
-    normalization, gradients, losses, loss_gradients, random, opaque, pooling,
+    arrangement, normalization, gradients, losses, loss_gradients, random, opaque, pooling,
 )  # fmt: skip
 ALL: tuple[Op, ...] = tuple(op for family in FAMILIES for op in family.OPS)
 
