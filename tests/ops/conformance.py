@@ -21,7 +21,7 @@ from onetrip.passes.expand import expand
 from onetrip.passes.lower import lower_node
 
 NONZERO = {"div", "remainder", "fmod"}
-BY_INDEX = {"embedding", "gather", "index", "index_select", "nll_loss", "nll_loss_backward",
+BY_INDEX = {"embedding", "gather", "index", "index_select", "take", "nll_loss", "nll_loss_backward",
             "nll_loss2d", "nll_loss2d_backward", "max_pool2d_backward",
             "embedding_backward"}  # fmt: skip
 RANGES = {"+": lambda x: x.abs() + 0.1, "%": torch.sigmoid}
@@ -133,7 +133,8 @@ def call(form: Form, values: tuple[Any, ...], attrs: dict[str, Any]) -> list[Any
     for name in form.operands:
         plain = name.rstrip("?")
         if types[plain].startswith("List"):
-            known[plain], queue = queue, []
+            here = attrs.get(f"has_{plain}", (True,) * len(queue))
+            known[plain] = [queue.pop(0) if present else None for present in here]
         elif name.endswith("?") and not attrs.get(f"has_{plain}", False):
             known[plain] = None
         else:

@@ -20,6 +20,7 @@ from ..base.errors import Unsupported
 from ..base.sym import Size, Sym
 from ..ir.graph import Graph, Literal, Node, Operand, Origin, Ref, Scalar, Value, freeze
 from ..ir.types import TensorType
+from ..ops.composite import ABSENT
 from ..ops.schema import Form, Kind, Movement, Op, Opaque
 from ..ops.table import BY_TARGET
 from .origin import origin_of
@@ -284,11 +285,12 @@ def _fit(
     named = {name.rstrip("?") for name in form.operands}
     for name in form.operands:
         found = known[name.rstrip("?")]
+        listed = found if isinstance(found, tuple) else (found,)
         if name.endswith("?"):
-            attrs[f"has_{name.rstrip('?')}"] = found is not None
-            if found is None:
-                continue
-        operands.extend(map(_operand, found if isinstance(found, tuple) else (found,)))
+            present = tuple(x is not None for x in listed)
+            attrs[f"has_{name.rstrip('?')}"] = present if isinstance(found, tuple) else present[0]
+            listed = tuple(x for x in listed if x is not None)
+        operands.extend(map(_operand, listed))
     for argument in target._schema.arguments:
         name, value = argument.name, known[argument.name]
         if name in form.attrs:
@@ -325,8 +327,8 @@ def _check_types(op: Op, node: Node) -> None:
     # Statistics beside a composite's first output differ by device; its expansion follows them.
     checked = 1 if op.kind is Kind.COMPOSITE else len(found)
     for want, have in list(zip(expected, found, strict=False))[:checked]:
-        if want.shape == have.shape == (0,):
-            continue  # stands for a result that this call does not have
+        if want == ABSENT or want.shape == have.shape == (0,):
+            continue  # a result that this call does not have, or that it was not asked for
         if want.dtype is not have.dtype or want.shape != have.shape:
             raise Unsupported(f"{op.name} gives {want} by its rule and {have} in the framework")
     for v in node.outputs:

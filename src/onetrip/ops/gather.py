@@ -1,4 +1,4 @@
-"""Reads through an index tensor: embedding, index_select, gather, index.
+"""Reads through an index tensor: embedding, index_select, gather, index, take.
 
 The index is an expression read at run time; a kernel must check that it lies inside (the lowered
 index is an `Opaque` with the extent it must stay below). Negative ones count from the end where
@@ -19,10 +19,10 @@ from ..ir.graph import Node
 from ..ir.types import TensorType
 from . import arith as m
 from .movement import load
-from .rows import form, sample
+from .rows import default_form, form, sample
 from .rules import broadcast, check_compiled, normal_dim
 from .schema import Attrs, Kind, Movement, Op
-from .shapes import Shape
+from .shapes import Shape, reshape_index
 
 Types = tuple[TensorType, ...]
 
@@ -93,23 +93,59 @@ def _gather_read(out: Shape, node: Node) -> Expr:
     return load(node, 0, (*out[:k], position, *out[k + 1 :]))
 
 
+def _indexed(operands: tuple[Any, ...], at: Attrs) -> tuple[tuple[int, ...], int, Shape]:
+    """(dimensions that indices replace, where their common shape stands, that shape).
+
+    It stands in their place if they are neighbours, else first.
+    """
+    given = at.get("has_indices", (True,) * (len(operands) - 1))
+    dims = tuple(k for k, present in enumerate(given) if present)
+    together = dims[-1] - dims[0] == len(dims) - 1
+    return dims, dims[0] if together else 0, broadcast([i.shape for i in operands[1:]])
+
+
 def _index_type(operands: tuple[Any, ...], at: Attrs) -> Types:
-    """Indices of the first dimensions, without gaps: their broadcast shape comes first."""
     x, *indices = operands
     for index in indices:
         _checked(operands, index)
-    lead = broadcast([i.shape for i in indices])
-    return (TensorType.dense(x.dtype, (*lead, *x.shape[len(indices) :])),)
+    dims, first, common = _indexed(operands, at)
+    rest = [size for k, size in enumerate(x.shape) if k not in dims]
+    return (TensorType.dense(x.dtype, (*rest[:first], *common, *rest[first:])),)
 
 
 def _index_read(out: Shape, node: Node) -> Expr:
-    x, *indices = (v.type for v in node.values)
-    lead = len(broadcast([i.shape for i in indices]))
-    positions = tuple(
-        _position(node, n + 1, _aligned(out[:lead], i.shape), x.shape[n], True)
-        for n, i in enumerate(indices)
+    types = tuple(v.type for v in node.values)
+    x = types[0]
+    dims, first, common = _indexed(types, node.attr)
+    own = out[first : first + len(common)]
+    rest = iter((*out[:first], *out[first + len(common) :]))
+    number = {k: n + 1 for n, k in enumerate(dims)}
+    index = tuple(
+        _position(node, number[k], _aligned(own, types[number[k]].shape), size, True)
+        if k in number
+        else next(rest)
+        for k, size in enumerate(x.shape)
     )
-    return load(node, 0, (*positions, *out[lead:]))
+    return load(node, 0, index)
+
+
+def _np_index(x: Any, *rest: Any) -> Any:
+    *indices, at = rest
+    given = iter(indices)
+    return x[tuple(next(given) if present else slice(None) for present in at["has_indices"])]
+
+
+def _take_type(operands: tuple[Any, ...], at: Attrs) -> Types:
+    x, index = operands
+    _checked(operands, index)
+    return (TensorType.dense(x.dtype, index.shape),)
+
+
+def _take_read(out: Shape, node: Node) -> Expr:
+    """The element at a row-major position, which counts from the end where it is negative."""
+    x = node.values[0].type
+    place = _position(node, 1, out, x.numel, True)
+    return load(node, 0, reshape_index((place,), x.shape, (x.numel,)))
 
 
 def _np_gather(x: Any, index: Any, at: Attrs) -> Any:
@@ -120,6 +156,7 @@ def _np_gather(x: Any, index: Any, at: Attrs) -> Any:
 
 
 ROWS = ("f32", (5, 3))
+BLOCK = ("f32", (3, 4, 5))
 OPS: tuple[Op, ...] = (
     Op("embedding", Kind.GATHER,
        (form("embedding.default", ("weight", "indices"),
@@ -136,9 +173,16 @@ OPS: tuple[Op, ...] = (
        Movement(_gather_read), _np_gather,
        (sample(ROWS, ("i64", (5, 2)), dim=1), sample(ROWS, ("i64", (2, 3)), dim=0)),
        onnx=("GatherElements",)),
-    Op("index", Kind.GATHER, (form("index.Tensor", ("self", "indices")),
-                              form("_unsafe_index.Tensor", ("self", "indices"))), _index_type,
-       Movement(_index_read), lambda x, *rest: x[tuple(rest[:-1])],
-       (sample(ROWS, ("i64", (2, 4))), sample(ROWS, ("i64", (2, 1)), ("i64", (3,)))),
+    Op("index", Kind.GATHER, (form("index.Tensor", ("self", "indices?")),
+                              form("_unsafe_index.Tensor", ("self", "indices?"))), _index_type,
+       Movement(_index_read), _np_index,
+       (sample(ROWS, ("i64", (2, 4)), has_indices=(True,)),
+        sample(ROWS, ("i64", (2, 1)), ("i64", (3,)), has_indices=(True, True)),
+        sample(BLOCK, ("i64", (2, 1)), ("i32", (5,)), has_indices=(False, True, True)),
+        sample(BLOCK, ("i64", (2,)), ("i64", (2,)), has_indices=(True, False, True)),
+        sample(BLOCK, ("i64", ()), has_indices=(False, True))),
        onnx=("GatherND",)),
+    Op("take", Kind.GATHER, default_form("take", ("self", "index")), _take_type,
+       Movement(_take_read), lambda x, i, at: np.take(x, i),
+       (sample(ROWS, ("i64", (2, 4))), sample(("bf16", (3, 2, 4)), ("i64", (5,))))),
 )  # fmt: skip

@@ -19,9 +19,14 @@ from .execute import Action, BoundLaunch, Frame
 from .pages import advise_huge
 from .pool import empty_strided
 
+
+class OutOfRangeError(IndexError, RuntimeError):
+    """An index outside of its dimension: eager raises either class, by operator."""
+
+
 FAULTS: dict[int, Callable[[], Exception]] = {
     1: lambda: RuntimeError("ZeroDivisionError"),
-    2: lambda: IndexError("index out of range in self"),
+    2: lambda: OutOfRangeError("index out of range in self"),
 }
 """What a kernel's error code means; the exception classes are eager's."""
 
