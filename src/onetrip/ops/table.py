@@ -19,6 +19,7 @@ from . import (
     movement,
     normalization,
     opaque,
+    padding,
     pooling,
     random,
     reduction,
@@ -28,7 +29,7 @@ from .schema import Form, Op
 
 FAMILIES = (
     arithmetic, comparison, activation, creation, movement, joining, gather, reduction, statistics,
-    arrangement, normalization, gradients, losses, loss_gradients, random, opaque, pooling,
+    arrangement, padding, normalization, gradients, losses, loss_gradients, random, opaque, pooling,
 )  # fmt: skip
 ALL: tuple[Op, ...] = tuple(op for family in FAMILIES for op in family.OPS)
 
