@@ -22,7 +22,7 @@ from .rows import (
     sample,
     with_attrs,
 )  # fmt: skip
-from .rules import first, like_first, pointwise
+from .rules import first, like_first, pointwise, promoted_float
 from .scalar import SCALAR_OPS
 from .schema import Attrs, Op, Sample
 
@@ -78,6 +78,8 @@ def _prelu(x: Expr, w: Expr, at: Attrs) -> Expr:
 
 def _nan_to_num(x: Expr, at: Attrs) -> Expr:
     """NaN and infinities replaced; absent replacements are 0 and the storage dtype's extremes."""
+    if not x.dtype.is_float:
+        return x
     top = LARGEST[at["common"].name]
     high, low = at.get("posinf"), at.get("neginf")
     nan = at.get("nan") or 0.0
@@ -156,6 +158,30 @@ def _logit(x: Expr, at: Attrs) -> Expr:
     z = x if eps is None else where(m.lt(x, eps), eps, where(m.gt(x, 1 - eps), 1 - eps, x))
     near = at["common"]
     return m.log(m.rounded(div(z, m.rounded(sub(1, z), near)), near))
+
+
+def _logit_backward(g: Expr, x: Expr, at: Attrs) -> Expr:
+    """g / (x (1 - x)) between eps and 1 - eps; 0 beyond them, NaN beyond [0, 1] without eps.
+
+    Eager's CPU kernel rounds every step.
+    """
+    near = x.dtype if at["gpu"] else at["common"]
+    low, beyond = (0.0, math.nan) if at.get("eps") is None else (at["eps"], 0.0)
+    low = m.const(low, near).value
+    inside = m.both(m.ge(x, low), m.le(x, m.const(1 - low, near).value))
+    spread = m.rounded(mul(x, m.rounded(sub(1, x), near)), near)
+    return where(inside, div(g, spread), beyond)
+
+
+def _dropout_backward(g: Expr, mask: Expr, at: Attrs) -> Expr:
+    return mul(mul(g, mask), at["scale"])
+
+
+def _rrelu_backward(g: Expr, x: Expr, noise: Expr, at: Attrs) -> Expr:
+    """The slopes drawn in training are the noise; else each is the mean of both bounds."""
+    if at["training"] and at["upper"] - at["lower"] > 1e-6:
+        return mul(g, noise)
+    return where(m.gt(x, 0), g, mul(g, (at["lower"] + at["upper"]) / 2))
 
 
 def _threshold_backward(g: Expr, x: Expr, at: Attrs) -> Expr:
@@ -330,6 +356,17 @@ def _np_logit(x: Any, at: Attrs) -> Any:
     return np.log(z / (1 - z))
 
 
+def _np_logit_backward(g: Any, x: Any, at: Attrs) -> Any:
+    low, beyond = (0.0, math.nan) if at.get("eps") is None else (at["eps"], 0.0)
+    return np.where((x < low) | (x > 1 - low), beyond, g / (x * (1 - x)))
+
+
+def _np_rrelu_backward(g: Any, x: Any, noise: Any, at: Attrs) -> Any:
+    if at["training"]:
+        return g * noise
+    return np.where(x > 0, g, g * (at["lower"] + at["upper"]) / 2)
+
+
 def _np_softshrink(x: Any, at: Attrs) -> Any:
     size = at.get("lambd", 0.5)
     return np.where(np.abs(x) > size, x - np.sign(x) * size, 0)
@@ -383,7 +420,20 @@ OPS: tuple[Op, ...] = (
     _activation("threshold", _threshold,
                 lambda x, at: np.where(x <= at["threshold"], at["value"], x),
                 ("threshold", "value"), _one(threshold=0.1, value=-0.5)),
-    _activation("logit", _logit, _np_logit, ("eps",), ONE + _one(eps=0.2)),
+    elementwise("logit", default_form("logit", ("self",), ("eps",)), with_attrs(_logit), _np_logit,
+                (*(sample((f"{x[0]}%", x[1])) for s in ONE for x in s.operands),
+                 *_one(eps=0.2), sample(("i64", (5,)), eps=0.2)),
+                types=like_first(dtype=promoted_float), compute=in_output),
+    _gradient("logit_backward", ("grad_output", "self"), _logit_backward, _np_logit_backward,
+              ("eps",), (sample(("f32", (3, 5)), ("f32%", (3, 5))), *_two(eps=0.2))),
+    _gradient("native_dropout_backward", ("grad_output", "mask"), _dropout_backward,
+              lambda g, mask, at: g * mask * at["scale"], ("scale",),
+              (sample(("f32", (3, 5)), ("bool", (3, 5)), scale=1.25),
+               sample(("bf16", (9,)), ("bool", (9,)), scale=1.3))),
+    _gradient("rrelu_with_noise_backward", ("grad_output", "self", "noise"), _rrelu_backward,
+              _np_rrelu_backward, ("lower", "upper", "training", "self_is_result"),
+              tuple(sample(*(("f32", (3, 5)),) * 3, lower=0.1, upper=0.4, training=t,
+                           self_is_result=False) for t in (True, False))),
     _gradient("threshold_backward", ("grad_output", "self"), _threshold_backward,
               lambda g, x, at: np.where(x <= at["threshold"], 0, g), ("threshold",),
               _two(threshold=0)),

@@ -138,26 +138,95 @@ def _np_row_backward(centred: bool) -> Any:
     return reference
 
 
+def _group_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
+    x = operands[1]
+    param = operands[4].dtype if at.get("has_weight") else x.dtype
+    channels = dense(param, (at["C"],))
+    return _masked((dense(x.dtype, x.shape), channels, channels), at)
+
+
+def _group_norm_backward(build: Builder, node: Node) -> Outputs:
+    """As the gradient of layer norm, with the channels of a group and their positions as a row."""
+    at, source = node.attr, tensor(node, 1)
+    n, groups, channels = at["N"], at["group"], at["C"]
+    size = (n, groups, channels // groups, at["HxW"])
+
+    def rows(v: Value) -> Value:
+        return build("view", wide(build, v), size=size)
+
+    def of_group(v: Value) -> Value:
+        return build("view", wide(build, v), size=(n, groups, 1, 1))
+
+    g, x = rows(tensor(node, 0)), rows(source)
+    mean, scale = of_group(tensor(node, 2)), of_group(tensor(node, 3))
+    weight = optional(node, ("weight",), 4)["weight"]
+    normal = build("mul", build("sub", x, mean), scale)
+    weighted = g
+    if weight is not None:
+        each = build("view", wide(build, weight), size=(1, groups, channels // groups, 1))
+        weighted = build("mul", g, each)
+    dx = _row_gradient(build, weighted, normal, scale, (2, 3), True)
+    dw, db = (build("sum", v, dim=(0, 3)) for v in (build("mul", g, normal), g))
+    dx = build("view", dx, size=source.type.shape)
+    return finish(build, node, [dx, *(build("view", v, size=(channels,)) for v in (dw, db))])
+
+
+def _np_group_backward(g: Any, x: Any, mean: Any, scale: Any, *rest: Any) -> Any:
+    *weight, at = rest
+    size = (at["N"], at["group"], at["C"] // at["group"], at["HxW"])
+    g, shape, rows = g.reshape(size), x.shape, x.reshape(size)
+    normal = (rows - mean[..., None, None]) * scale[..., None, None]
+    w = g * weight[0].reshape(1, size[1], size[2], 1) if weight else g
+    inner = w - w.mean((2, 3), keepdims=True)
+    inner = inner - normal * (w * normal).mean((2, 3), keepdims=True)
+    dx = inner * scale[..., None, None]
+    return dx.reshape(shape), (g * normal).sum((0, 3)).reshape(-1), g.sum((0, 3)).reshape(-1)
+
+
+def _prelu_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
+    g, x, w = operands
+    return dense(x.dtype, g.shape), dense(w.dtype, g.shape)
+
+
+def _prelu_backward(build: Builder, node: Node) -> Outputs:
+    """(g, 0) where x > 0, else (w g, x g)."""
+    g, x, w = (wide(build, tensor(node, k)) for k in range(3))
+    above = build("gt", x, 0)
+    dx = build("where", above, g, build("mul", w, g))
+    return finish(build, node, (dx, build("where", above, 0.0, build("mul", x, g))))
+
+
 def _batch_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
     x, *rest = operands[1:]
-    if at.get("train") and not (at.get("has_save_mean") and at.get("has_save_invstd")):
+    if _trained(at) and not all(at.get(f"has_{n}") for n in _stats(at)[3:]):
         raise Unsupported("the gradient of batch norm without saved statistics")
-    param = rest[0].dtype if at.get("has_weight") else x.dtype
+    param = rest[0].dtype if at.get("has_weight", True) else x.dtype
     channels = dense(param, (x.shape[1],))
     y = laid_out(check_compiled(x.dtype), x.shape, (x,))
     return _masked((y, channels, channels), at)
 
 
+def _trained(at: Attrs) -> bool:
+    """Whether the statistics were the batch's own; two calls say it by different names."""
+    return bool(at["update"] if "update" in at else at["train"])
+
+
 _STATS = ("weight", "running_mean", "running_var", "save_mean", "save_invstd")
+
+
+def _stats(at: Attrs) -> tuple[str, ...]:
+    """What the call names its weight and statistics."""
+    return (*_STATS[:-1], "save_var") if "update" in at else _STATS
+
 
 
 def _batch_backward(build: Builder, node: Node) -> Outputs:
     """As the gradient of layer norm with the roles of rows taken by channels."""
     g, x = (wide(build, tensor(node, k)) for k in (0, 1))
-    parts = optional(node, _STATS, 2)
+    parts = dict(zip(_STATS, optional(node, _stats(node.attr), 2).values(), strict=True))
     rank = x.type.rank
     dims = tuple(k for k in range(rank) if k != 1)
-    trained = bool(node.attr["train"])
+    trained = _trained(node.attr)
     mean, scale = parts["save_mean"], parts["save_invstd"]
     if not trained:
         mean, variance = parts["running_mean"], parts["running_var"]
@@ -180,17 +249,18 @@ def _batch_backward(build: Builder, node: Node) -> Outputs:
 
 def _np_batch_backward(g: Any, x: Any, *rest: Any) -> Any:
     *parts, at = rest
-    found = {n: parts.pop(0) for n in _STATS if at.get(f"has_{n}")}
+    own = zip(_STATS, _stats(at), strict=True)
+    found = {n: parts.pop(0) for n, m in own if at.get(f"has_{m}", n == "weight")}
     axes = tuple(k for k in range(x.ndim) if k != 1)
     shape = (1, -1, *(1,) * (x.ndim - 2))
-    if at["train"]:
+    if _trained(at):
         mean, scale = found["save_mean"], found["save_invstd"]
     else:
         mean, scale = found["running_mean"], 1 / np.sqrt(found["running_var"] + at["eps"])
     normal = (x - mean.reshape(shape)) * scale.reshape(shape)
     w = g * found["weight"].reshape(shape) if "weight" in found else g
     dx = w * scale.reshape(shape)
-    if at["train"]:
+    if _trained(at):
         inner = w - w.mean(axes, keepdims=True) - normal * (w * normal).mean(axes, keepdims=True)
         dx = inner * scale.reshape(shape)
     return dx, (g * normal).sum(axes), g.sum(axes)
@@ -261,6 +331,8 @@ SAVED = {"has_running_mean": False, "has_running_var": False, "has_save_mean": T
          "has_save_invstd": True, "eps": 1e-5, "output_mask": ALL3}  # fmt: skip
 RUNNING = {**SAVED, "has_running_mean": True, "has_running_var": True, "has_save_mean": False,
            "has_save_invstd": False}  # fmt: skip
+GROUP = ("f32+", (2, 3))
+GROUPS = {"N": 2, "C": 6, "HxW": 6, "group": 3}
 OPS: tuple[Op, ...] = (
     composite("softmax_backward",
               (form("_softmax_backward_data.default", ("grad_output", "output"),
@@ -297,6 +369,28 @@ OPS: tuple[Op, ...] = (
                       **SAVED),
                sample(IMAGE, IMAGE, CHANNEL, CHANNEL, has_weight=False, train=False,
                       **RUNNING))),
+    composite("batch_norm_update_backward",
+              default_form("batch_norm_backward",
+                           ("grad_out", "input", "weight", "running_mean?", "running_var?",
+                            "save_mean?", "save_var?", "reserve"),
+                           ("update", "eps", "output_mask")),
+              _batch_type, _batch_backward, _np_batch_backward,
+              (sample(IMAGE, IMAGE, CHANNEL, CHANNEL, CHANNEL, ("u8", (0,)), update=True,
+                      has_save_var=True, **SAVED),)),
+    composite("group_norm_backward",
+              default_form("native_group_norm_backward",
+                           ("grad_out", "input", "mean", "rstd", "weight?"),
+                           ("N", "C", "HxW", "group", "output_mask")),
+              _group_type, _group_norm_backward, _np_group_backward,
+              (sample(IMAGE, IMAGE, GROUP, GROUP, ("f32", (6,)), has_weight=True,
+                      output_mask=ALL3, **GROUPS),
+               sample(("f32", (2, 6, 6)), ("f32", (2, 6, 6)), GROUP, GROUP, has_weight=False,
+                      output_mask=(True, False, False), **GROUPS))),
+    composite("prelu_backward",
+              default_form("_prelu_kernel_backward", ("grad_output", "self", "weight")),
+              _prelu_type, _prelu_backward,
+              lambda g, x, w, at: (np.where(x > 0, g, w * g), np.where(x > 0, 0, x * g)),
+              (sample(ROW, ROW, ROW), sample(*(("bf16", (3, 4)),) * 3))),
     composite("slice_backward",
               default_form("slice_backward", ("grad_output",), ("input_sizes", *SLICED)),
               _sized_type, _into_zeros("slice_scatter", SLICED), _np_slice_backward,

@@ -6,6 +6,7 @@ keeps the row in registers, so the second pass is no second trip to memory.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from ..base.errors import Unsupported
 from ..ir.graph import Node, Value
 from ..ir.types import TensorType
 from .composite import (
+    ABSENT,
     Outputs,
     composite,
     convert,
@@ -70,6 +72,16 @@ def _softmax(build: Builder, node: Node) -> Outputs:
     return (convert(build, y, node.output.type.dtype),)
 
 
+def _safe_softmax(build: Builder, node: Node) -> Outputs:
+    """softmax, and 0 in rows of -inf alone."""
+    x, at = tensor(node, 0), node.attr
+    y = build("softmax", x, dim=at["dim"], dtype=at.get("dtype"))
+    # The peak that the softmax takes, where that is of the operand's own values.
+    seen = wide(build, x) if at.get("dtype") is None else x
+    peak = build("amax", seen, dim=(one_dim(x.type, at),), keepdim=True)
+    return (build("where", build("eq", peak, -math.inf), 0.0, y),)
+
+
 def _log_softmax(build: Builder, node: Node) -> Outputs:
     """x - max - log(sum(exp(x - max)))."""
     shifted, k = _shifted(build, node)
@@ -80,6 +92,11 @@ def _log_softmax(build: Builder, node: Node) -> Outputs:
 def _np_softmax(x: Any, at: Attrs) -> Any:
     e = np.exp(x - x.max(at["dim"], keepdims=True))
     return e / e.sum(at["dim"], keepdims=True)
+
+
+def _np_safe_softmax(x: Any, at: Attrs) -> Any:
+    empty = (x == -np.inf).all(at["dim"], keepdims=True)
+    return np.where(empty, 0.0, _np_softmax(np.where(empty, 0.0, x), at))
 
 
 # ---------------------------------------------------------------- statistics of rows
@@ -273,6 +290,11 @@ def _batch_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
 
 
 def _batch(build: Builder, node: Node) -> Outputs:
+    running = bool(node.attr.get("has_running_mean", False))
+    return finish(build, node, _training(build, node, running))
+
+
+def _training(build: Builder, node: Node, has_running: bool) -> list[Value]:
     """Statistics of the batch, then as in evaluation; running ones move by `momentum`."""
     x = wide(build, tensor(node, 0))
     dims = tuple(k for k in range(x.type.rank) if k != 1)
@@ -284,11 +306,25 @@ def _batch(build: Builder, node: Node) -> Outputs:
     y = _scaled(build, x, mean, inverse, parts["weight"], parts["bias"])
     results = [y, mean, inverse]
     old = (parts["running_mean"], parts["running_var"])
-    if node.attr.get("has_running_mean", False) and old[0] is not None and old[1] is not None:
+    if has_running and old[0] is not None and old[1] is not None:
         count = count_of(x, dims)
         unbiased = build("div", build("mul", variance, count), count - 1)
         results += [_moving(build, old[0], mean, node), _moving(build, old[1], unbiased, node)]
-    return finish(build, node, results)
+    return results
+
+
+def _updated_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
+    y, mean, inverse, *new = _batch_type(operands, {**at, "has_running_mean": True})
+    return (y, mean, inverse, ABSENT, *new)
+
+
+def _updated(build: Builder, node: Node) -> Outputs:
+    """As in training, an empty reserve among the results."""
+    y, mean, inverse, *new = _training(build, node, has_running=True)
+    kept = (*node.outputs[:3], *node.outputs[4:])
+    results = (y, mean, inverse, *new)
+    made = [convert(build, v, o.type.dtype) for v, o in zip(results, kept, strict=True)]
+    return (*made[:3], None, *made[3:])
 
 
 def _moving(build: Builder, old: Value, new: Value, node: Node) -> Value:
@@ -304,6 +340,12 @@ def _np_evaluated(x: Any, *rest: Any) -> Any:
     shape = (1, -1, *(1,) * (x.ndim - 2))
     y = (x - mean.reshape(shape)) / np.sqrt(var.reshape(shape) + at["eps"])
     return _np_affine(y, params[:-2], at, shape), np.zeros(0), np.zeros(0)
+
+
+def _np_updated(x: Any, *rest: Any) -> Any:
+    *params, at = rest
+    y, mean, inverse, *new = _np_batch(x, *params, {**at, "has_running_mean": True})
+    return (y, mean, inverse, np.zeros(0), *new)
 
 
 def _np_batch(x: Any, *rest: Any) -> Any:
@@ -335,6 +377,10 @@ OPS: tuple[Op, ...] = (
               _softmax_type, _softmax, _np_softmax,
               (sample(("f32", (3, 5)), dim=-1), sample(("bf16", (3, 4, 5)), dim=1),
                sample(("bf16", (3, 5)), dim=1, half_to_float=True)), onnx=("Softmax",)),
+    composite("safe_softmax", default_form("_safe_softmax", ("self",), ("dim", "dtype")),
+              _softmax_type, _safe_softmax, _np_safe_softmax,
+              (sample(("f32", (3, 5)), dim=-1), sample(("bf16", (3, 4, 5)), dim=1),
+               sample(("f32", (3, 5)), dim=0, dtype="f64"))),
     composite("log_softmax", (form("_log_softmax.default", ("self",), ("dim", "half_to_float")),
                               form("log_softmax.int", ("self",), ("dim", "dtype"))),
               _softmax_type, _log_softmax, lambda x, at: np.log(_np_softmax(x, at)),
@@ -377,4 +423,8 @@ OPS: tuple[Op, ...] = (
                       has_running_mean=True, training=True, **BATCH),
                sample(("bf16", (4, 6)), has_weight=False, has_bias=False, training=True,
                       has_running_mean=False, **BATCH))),
+    composite("batch_norm_update",
+              default_form("_batch_norm_with_update_functional", STATS, ("momentum", "eps")),
+              _updated_type, _updated, _np_updated,
+              (sample(IMAGE, SIX, SIX, SIX, POSITIVE, has_weight=True, has_bias=True, **BATCH),)),
 )  # fmt: skip

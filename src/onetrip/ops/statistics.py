@@ -314,6 +314,19 @@ def _log_sigmoid(build: Builder, node: Node) -> Outputs:
     return y, convert(build, e, x.type.dtype)
 
 
+def _rrelu_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
+    if at.get("training"):
+        raise Unsupported("slopes drawn at random")
+    x, noise = operands
+    return dense(x.dtype, x.shape), dense(noise.dtype, noise.shape)
+
+
+def _rrelu(build: Builder, node: Node) -> Outputs:
+    """leaky_relu with the mean slope; the noise stays as it is."""
+    slope = (node.attr["lower"] + node.attr["upper"]) / 2
+    return build("leaky_relu", tensor(node, 0), negative_slope=slope), tensor(node, 1)
+
+
 PIECES = ("f32", (2, 7, 4))
 NORMS = tuple(sample(("f32", (3, 5)), dim=(1,), ord=o) for o in (2, 1, 0, 3, math.inf, -math.inf))
 OPS: tuple[Op, ...] = (
@@ -359,6 +372,11 @@ OPS: tuple[Op, ...] = (
     composite("log_sigmoid_forward", default_form("log_sigmoid_forward"), like_first(2),
               _log_sigmoid, lambda x, at: (-np.logaddexp(0, -x), np.exp(-np.abs(x))),
               (sample(("f32", (3, 4))), sample(("bf16", (5,))))),
+    composite("rrelu_with_noise",
+              default_form("rrelu_with_noise_functional", ("self", "noise"),
+                           ("lower", "upper", "training")), _rrelu_type, _rrelu,
+              lambda x, n, at: (np.where(x > 0, x, x * (at["lower"] + at["upper"]) / 2), n),
+              (sample(("f32", (3, 4)), ("f32", (3, 4)), lower=0.1, upper=0.3, training=False),)),
     composite("adaptive_avg_pool2d",
               (form("_adaptive_avg_pool2d.default", ("self",), ("output_size",)),), _pool_type,
               _pool, lambda x, at: x.mean((-2, -1), keepdims=True),

@@ -24,12 +24,14 @@ from . import (
     random,
     reduction,
     statistics,
+    weights,
 )
 from .schema import Form, Op
 
 FAMILIES = (
     arithmetic, comparison, activation, creation, movement, joining, gather, reduction, statistics,
-    arrangement, padding, normalization, gradients, losses, loss_gradients, random, opaque, pooling,
+    arrangement, padding, normalization, gradients, losses, loss_gradients,
+    weights, random, opaque, pooling,
 )  # fmt: skip
 ALL: tuple[Op, ...] = tuple(op for family in FAMILIES for op in family.OPS)
 
