@@ -1,8 +1,8 @@
 """One capture for planning and compiling: a torch program becomes functional ATen graphs.
 
     Dynamo -> our operators for attention and dropout (`rewrite`) -> AOTAutograd, composites kept
-    whole -> our seeded operators for random calls (`seeded`) -> forward and backward -> calls over
-    lists of tensors taken apart (`foreach`)
+    whole -> our seeded operators for random calls (`seeded`) -> masks of positions alone as flags
+    (`masks`) -> forward and backward -> calls over lists of tensors taken apart (`foreach`)
 
 `make_backend` does it for a program that runs; `capture_graphs` for one that does not, on fake
 tensors of any device. Both see the same graphs. It must not know our own IR, plans or kernels.
@@ -23,6 +23,7 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
 
 from .foreach import split_foreach
+from .masks import flag_position_masks
 from .overlap import check_overlap, with_overlap_check
 from .rewrite import rewrite_dynamo_graph
 from .seeded import seed_random_calls
@@ -120,7 +121,7 @@ class _Compilation:
         if role != "backward":
             self._learn(placeholders)
         if role == "inference":
-            seed_random_calls(module)
+            _rewrite_joint(module)
         split_foreach(module)
         outputs = len(graph.output_node().args[0])  # type: ignore[arg-type]
         return CapturedGraph(
@@ -144,9 +145,15 @@ class _Compilation:
     def partition(
         self, joint: torch.fx.GraphModule, inputs: Any, **options: Any
     ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
-        seed_random_calls(joint)
+        _rewrite_joint(joint)
         self.forward_results = options["num_fwd_outputs"]
         return min_cut_rematerialization_partition(joint, inputs, **options)
+
+
+def _rewrite_joint(module: torch.fx.GraphModule) -> None:
+    """What must be seen before a graph is split into forward and backward."""
+    seed_random_calls(module)
+    flag_position_masks(module)
 
 
 def _boxed(compiled: Callable[..., Any]) -> Callable[..., Any]:

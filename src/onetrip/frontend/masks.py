@@ -1,0 +1,110 @@
+"""Attention masks that depend on positions alone are worked out and, where possible, become flags.
+
+    mask = arange(k) <= arange(q)[:, None]     ->  is_causal
+    mask = full(True), or zeros added          ->  no mask
+
+The library's attention is several times faster with a flag than with a mask of the same meaning:
+it need not read the mask, may leave out the blocks above the diagonal, and has kernels that take
+none. A mask is proved equal to a flag by computing it: it has no input, and each of its elements is
+looked at. A mask with an input, or with a symbolic size, stays. Must not know the partitioner or
+any later stage.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.fx
+from torch import Tensor
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+from . import torch_ops  # noqa: F401  (registers the operators)
+
+ours = torch.ops.onetrip
+Node = torch.fx.Node
+
+_MASK_PLACE = {ours.attention.default: 3, ours.attention_backward.default: 4}
+"""Where the mask stands among the arguments; `is_causal` follows it."""
+_MOST_ELEMENTS = 1 << 26
+"""Elements of a mask that are worth computing at compile time."""
+
+
+def flag_position_masks(module: torch.fx.GraphModule) -> None:
+    """Replaces masks that hold for all positions, or for the causal ones, by flags; in place."""
+    answers: dict[Node, bool | None] = {}
+    changed = False
+    for node in list(module.graph.nodes):
+        place = _MASK_PLACE.get(node.target)
+        if place is None or not isinstance(node.args[place], Node) or node.args[place + 1]:
+            continue
+        mask = node.args[place]
+        if mask not in answers:
+            answers[mask] = _causal_flag(mask)
+        causal = answers[mask]
+        if causal is None or node.args[place + 4 :] == (True,):
+            continue
+        node.args = (*node.args[:place], None, causal, *node.args[place + 2 :])
+        changed = True
+    if changed:
+        module.graph.eliminate_dead_code()
+        module.recompile()
+
+
+def _causal_flag(mask: Node) -> bool | None:
+    """The value of `is_causal` that means the same as a mask; None where none does."""
+    steps = _closed_steps(mask)
+    if steps is None:
+        return None
+    with unset_fake_temporarily(), torch.no_grad():
+        value = _computed(steps)
+        distinct = value[tuple(slice(1) if step == 0 else slice(None) for step in value.stride())]
+        if distinct.numel() > _MOST_ELEMENTS:
+            return None
+        if bool((distinct if value.dtype is torch.bool else distinct == 0).all()):
+            return False
+        if value.dtype is not torch.bool or value.dim() < 2:
+            return None
+        causal = torch.ones(value.shape[-2:], dtype=torch.bool).tril()
+        lead = tuple(slice(1) if step == 0 else slice(None) for step in value.stride()[:-2])
+        return True if bool((value[lead] == causal).all()) else None
+
+
+def _closed_steps(mask: Node) -> list[Node] | None:
+    """The calls that make a value, producers first; None where it is no function of nothing."""
+    found: dict[Node, None] = {}
+    stack = [(mask, False)]
+    while stack:
+        node, ready = stack.pop()
+        if ready:
+            found.setdefault(node)
+        elif node not in found:
+            if not _is_closed(node):
+                return None
+            stack.append((node, True))
+            stack.extend((source, False) for source in node.all_input_nodes)
+    return list(found)
+
+
+def _is_closed(node: Node) -> bool:
+    value = node.meta.get("val")
+    if node.op != "call_function" or not isinstance(value, Tensor):
+        return False
+    tags = getattr(node.target, "tags", ())
+    static = all(isinstance(n, int) for n in (*value.shape, *value.stride()))
+    return static and not node.is_impure() and torch.Tag.nondeterministic_seeded not in tags
+
+
+def _computed(steps: list[Node]) -> Tensor:
+    """The last of some calls, made on the CPU."""
+    known: dict[Node, Any] = {}
+    for node in steps:
+        args, kwargs = torch.fx.node.map_aggregate((node.args, dict(node.kwargs)), _on_cpu)
+        args, kwargs = torch.fx.map_arg((args, kwargs), known.__getitem__)
+        known[node] = node.target(*args, **kwargs)  # type: ignore[operator]
+    value: Tensor = known[steps[-1]]
+    return value
+
+
+def _on_cpu(argument: Any) -> Any:
+    return torch.device("cpu") if isinstance(argument, torch.device) else argument
