@@ -148,8 +148,8 @@ class Totals:
         traffic_bytes: bytes read and written in device memory.
         peak_bytes: most bytes of intermediates and outputs alive at once.
         bound_us: no plan of this vocabulary is faster: see totals.py.
-        eligible_bytes: bytes moved outside contractions, convolutions and attention.
-        generated_bytes: those of them that generated kernels move.
+        eligible_bytes: of eager's calls outside contractions, convolutions and attention.
+        generated_bytes: of those of them that generated kernels take over: see share.py.
     """
 
     kernels: int
@@ -163,7 +163,7 @@ class Totals:
 
     @property
     def generated_share(self) -> float:
-        """Share of the eligible bytes that generated kernels move; 1.0 when there are none."""
+        """Share of the eligible bytes that is generated; 1.0 when there are none."""
         return self.generated_bytes / self.eligible_bytes if self.eligible_bytes else 1.0
 
 

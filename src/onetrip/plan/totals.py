@@ -16,6 +16,7 @@ from ..passes.fuse import Unfusable
 from .evaluate import Evaluator
 from .index import Atom, Index
 from .plan import Group, Totals
+from .share import OWN_DRAW, eager_bytes
 
 
 def totals(index: Index, evaluator: Evaluator, groups: Sequence[Group], search: str) -> Totals:
@@ -24,8 +25,7 @@ def totals(index: Index, evaluator: Evaluator, groups: Sequence[Group], search: 
     costs = [(g.cost, g) for g in groups]
     if search == "eager":
         costs = list(_eager_calls(index, launched))
-    eligible = sum(c.bytes for c, g in costs if not g.anchor)
-    generated = sum(c.bytes for c, g in costs if g.generated)
+    share = eager_bytes(index, evaluator.value_bytes)
     return Totals(
         sum(not is_draw(g) for _, g in costs),
         sum(c.bytes for c, _ in costs),
@@ -33,8 +33,8 @@ def totals(index: Index, evaluator: Evaluator, groups: Sequence[Group], search: 
         sum(c.us for c, _ in costs),
         floor_us(index, evaluator),
         "floor",
-        eligible,
-        generated,
+        share.eligible,
+        share.generated,
     )
 
 
@@ -43,7 +43,7 @@ def is_draw(group: Group) -> bool:
 
     Eager makes no such call: its random kernels draw their own seeds.
     """
-    return group.call is not None and group.call.op == "seed"
+    return group.call is not None and group.call.op == OWN_DRAW
 
 
 # ------------------------------------------------------------------ eager

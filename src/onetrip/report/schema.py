@@ -151,8 +151,8 @@ class Graph(msgspec.Struct, frozen=True):
         output_bytes: of what the graph returns.
         bound_us: no plan takes less, given the stated kinds of kernels.
         bound_kind: `exact` or `floor`.
-        eligible_bytes: moved outside contractions, convolutions and attention; of those
-            `generated_bytes` by generated kernels.
+        eligible_bytes: moved by eager's calls outside contractions, convolutions and attention;
+            `generated_bytes` by those of them that generated kernels take over.
         arena_bytes: reserved for intermediates; a formula where sizes are symbolic.
     """
 

@@ -128,8 +128,8 @@ def totals_lines(document: Document) -> tuple[str, ...]:
         f"{counted(t.kernels, 'kernel')}, traffic {bytes_text(t.traffic_bytes)}, peak "
         f"{bytes_text(t.peak_bytes)}",
         f"estimated {us_text(t.estimated_us)}, lower bound {us_text(t.bound_us)} ({t.bound_kind})",
-        f"generated kernels move {t.generated_share:.1%} of the bytes that are neither "
-        "contraction, convolution nor attention",
+        f"generated kernels take over {t.generated_share:.1%} of eager's traffic outside "
+        "contraction, convolution and attention",
     )
 
 

@@ -119,7 +119,7 @@ class Plan:
 
     @property
     def generated_share(self) -> float:
-        """Share of bytes that generated kernels move, products and attention left out."""
+        """Share of eager's traffic outside products and attention that generated kernels take over."""
         return self.document.totals.generated_share
 
     @property
