@@ -298,3 +298,11 @@ def test_the_function_is_what_the_name_plan_means() -> None:
     assert onetrip.plan is onetrip.api.plan
     assert callable(backend)
     assert onetrip.plan(torch.relu, torch.randn(3)).lines == ()
+
+
+def test_batch_norm_in_evaluation_saves_its_statistics_on_a_gpu() -> None:
+    """A GPU's kernel returns both for the backward pass where a CPU's returns empty tensors."""
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()).eval()
+    plan = onetrip.plan(model, torch.randn(2, 3, 8, 8), target="h200", training=True)
+    assert len(plan.graphs) == 2
+    assert not [b for b in plan.boundaries if "batch_norm" in b.reason and b.code == "extern"]

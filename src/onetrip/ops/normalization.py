@@ -249,14 +249,28 @@ def _evaluated_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
 
 
 def _evaluated(build: Builder, node: Node) -> Outputs:
-    """scale = weight / deviation, shift = bias - mean * scale, y = x * scale + shift."""
+    """scale = weight / deviation, shift = bias - mean * scale, y = x * scale + shift.
+
+    The statistics come back as well where the node says so: a GPU's kernel saves them, a CPU's
+    leaves both empty.
+    """
     x = wide(build, tensor(node, 0))
     parts = optional(node, ("weight", "bias", "running_mean", "running_var"), 1)
     mean, variance = parts["running_mean"], parts["running_var"]
     assert mean is not None and variance is not None, "evaluation needs both statistics"
-    inverse = inverse_deviation(build, wide(build, variance), node.attr["eps"])
-    y = _scaled(build, x, wide(build, mean), inverse, parts["weight"], parts["bias"])
-    return (convert(build, y, node.outputs[0].type.dtype),) + (None,) * (len(node.outputs) - 1)
+    mean, inverse = (
+        wide(build, mean),
+        inverse_deviation(build, wide(build, variance), node.attr["eps"]),
+    )
+    y = convert(
+        build,
+        _scaled(build, x, mean, inverse, parts["weight"], parts["bias"]),
+        node.outputs[0].type.dtype,
+    )
+    saved = node.outputs[1:]
+    if not saved or saved[0].type.numel == 0:
+        return (y,) + (None,) * len(saved)
+    return y, mean, inverse
 
 
 def _scaled(
