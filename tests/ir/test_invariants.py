@@ -299,9 +299,10 @@ PROGRAMS: dict[str, list[Program]] = {
         program(Alloc(WIDE), Launch(COPY, ("a", "w")), *STEPS),
         program(Alloc(Value("h", TensorType.dense(bf16, (4,)))), Launch(COPY, ("a", "h")), *STEPS),
     ],
-    "only an update changes an input": [
+    "an input changes by an update, or by a launch after its last use": [
         program(*STEPS, Launch(COPY, ("c", "a"))),
-        program(*STEPS, Alias(D, "a"), Launch(COPY, ("c", "d"))),
+        program(*STEPS, Alias(D, "a"), Launch(COPY, ("c", "d")), Launch(COPY, ("a", "c"))),
+        program(*STEPS, Alias(D, "a"), Launch(COPY, ("c", "d")), Update("a", "a")),
         program(*STEPS, Update("c", "c")),
     ],
     "memory of values that live together does not overlap": [

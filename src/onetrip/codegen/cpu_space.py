@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ..base.sym import Var, add, ceildiv, mul
-from ..ir.expr import Apply, Expr, Load, Local, Rewriter, walk
+from ..ir.expr import Apply, Const, Expr, Load, Local, Rewriter, walk
 from ..ir.kernel import Let, Loop, Mapping, Stmt
 from ..ir.nest import Nest, Store
 from .cpp_index import MOST_LANES
@@ -157,14 +157,17 @@ class Space:
         return (*lets, *after)
 
     def _values_first(self, body: tuple[Stmt, ...], lane: Var | None) -> tuple[Stmt, ...]:
-        """All values before any store, where a store changes what a later one reads."""
+        """All values before any store: a store may change what a later one reads, also where a
+        buffer lies in the memory of another."""
         stores = [s for s in body if isinstance(s, Store)]
-        read = {e.buffer for s in stores[1:] for e in walk(s.roots) if isinstance(e, Load)}
-        if not read & {s.buffer for s in stores[:-1]}:
+        if not any(isinstance(e, Load) for s in stores[1:] for e in walk((s.value,))):
             return body
         lets: list[Stmt] = []
         after: list[Stmt] = []
         for s in stores:
+            if isinstance(s.value, Const):
+                after.append(s)
+                continue
             name = self.stages.fresh("new")
             lets.append(Let(name, s.value))
             over = tuple(v for v in (lane,) if v is not None and v in s.value.free)

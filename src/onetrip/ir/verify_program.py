@@ -100,13 +100,25 @@ def _argument(
 def _inputs(p: Program) -> Iterator[Fault]:
     inputs = {v.name for v in p.inputs}
     roots = {name: life.root for name, life in _lives(p).items()}
-    for step in p.steps:
+    for n, step in enumerate(p.steps):
         if isinstance(step, Update) and step.target not in inputs:
             yield Fault(step, "an input as the target of an update", step.target)
         if isinstance(step, Launch):
             for b, name in zip(step.kernel.buffers, step.arguments, strict=True):
-                if b.access is not Access.READ and roots[name] in inputs:
+                if b.access is not Access.READ and name in inputs:
                     yield Fault(step, f"memory of its own for {b.name}", f"the input {name}")
+                elif b.access is not Access.READ and roots[name] in inputs:
+                    yield from _overwritten(p, n, name, roots)
+
+
+def _overwritten(p: Program, n: int, name: str, roots: dict[str, str]) -> Iterator[Fault]:
+    """Uses of what an input was after a launch has written it as `name`."""
+    old = {other for other, root in roots.items() if root == roots[name] and other != name}
+    later = {u for s in p.steps[n + 1 :] if not isinstance(s, Alias) for u in _used(s)}
+    later |= {o for o in p.outputs if isinstance(o, str)}
+    newer = {s.value.name for s in p.steps[n + 1 :] if isinstance(s, Alias)}
+    for other in sorted((later & old) - newer):
+        yield Fault(p.steps[n], f"no use of {other} after {name} is stored into it", "a use")
 
 
 def _arena(p: Program) -> Iterator[Fault]:
@@ -164,6 +176,6 @@ def _overlap(x: _Life, y: _Life) -> bool:
 PROGRAM: tuple[Invariant[Program], ...] = (
     Invariant("a value is used between its definition and its end", _definitions),
     Invariant("arguments of a launch have the types of the kernel's buffers", _arguments),
-    Invariant("only an update changes an input", _inputs),
+    Invariant("an input changes by an update, or by a launch after its last use", _inputs),
     Invariant("memory of values that live together does not overlap", _arena),
 )

@@ -243,6 +243,34 @@ def out_variant(node: Node) -> str | None:
     return OUT_VARIANTS.get(str(node.attr.get("target")))
 
 
+IN_PLACE_VARIANTS: dict[str, str] = {
+    f"aten.{name}.{overload}": f"aten.{name}_.{overload}"
+    for name, overload in (
+        ("index_copy", "default"), ("index_put", "default"), ("index_add", "default"),
+        ("index_fill", "int_Scalar"), ("index_fill", "int_Tensor"), ("scatter", "src"),
+        ("scatter", "value"), ("scatter_add", "default"), ("scatter_reduce", "two"),
+        ("masked_scatter", "default"),
+    )
+}  # fmt: skip
+"""Calls that answer with their first operand changed in places, with the overload that changes the
+operand itself. Their results are no views."""
+
+
+def in_place_variant(node: Node) -> str | None:
+    """The overload with which a call changes its first operand instead of a copy of it."""
+    return IN_PLACE_VARIANTS.get(str(node.attr.get("target")))
+
+
+def may_alias(node: Node) -> bool:
+    """Whether a library call may return a view of an operand."""
+    return node.op == "extern" and in_place_variant(node) is None
+
+
+def may_stop(node: Node) -> bool:
+    """Whether a library call may raise because of its operands' values."""
+    return node.op == "extern" or node.op == "embedding_backward"
+
+
 CONVOLVED = ("stride", "padding", "dilation", "transposed", "output_padding", "groups")
 PLAIN = {"stride": (2, 1), "padding": (1, 0), "dilation": (1, 2), "transposed": False,
          "output_padding": (0, 0), "groups": 2}  # fmt: skip

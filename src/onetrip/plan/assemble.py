@@ -17,6 +17,7 @@ from ..passes.fuse import Unfusable
 from .constraints import Refusal
 from .decision import Decision, Evidence, decide
 from .evaluate import Evaluator, Priced
+from .in_place import written_in_place
 from .index import Index
 from .legality import Fused, Legality, if_fused
 from .lifetime import live_ranges
@@ -58,7 +59,8 @@ def assemble(
     names = {p.key: g.name for p, g in zip(parts, groups, strict=True)}
     costs = {p.key: g for p, g in zip(parts, groups, strict=True)}
     stored = _boundaries(pool, legality, search, parts, costs)
-    memory = plan_memory(live_ranges(index, groups), evaluator.hints)
+    targets = written_in_place(index, groups)
+    memory = plan_memory(live_ranges(index, groups, targets), evaluator.hints)
     sums = replace(totals(index, evaluator, groups, search), peak_bytes=memory.peak_bytes)
     return GraphPlan(
         index.graph,

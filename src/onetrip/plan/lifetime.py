@@ -7,21 +7,30 @@ view of an operand, since nothing is known of it: its operands stay as long as i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..cost.sizes import at_most
-from ..ir.graph import Node, Value
+from ..ir.graph import Value
 from ..ir.nest import Combine, Nest, Store
-from ..ops.opaque import out_variant
+from ..ops.opaque import may_alias, out_variant
 from .index import Index
 from .memory import Range, Where
 from .plan import Group
 
+Targets = Mapping[str, str]
+"""Values that are stored into the memory of an input, and which."""
+NO_TARGETS: Targets = {}
 
-def live_ranges(index: Index, groups: Sequence[Group]) -> tuple[Range, ...]:
-    """Ranges of every stored value, in the order of their first step."""
-    end = len(groups)
-    last = _last_uses(index, groups, end)
+
+def live_ranges(
+    index: Index, groups: Sequence[Group], targets: Targets = NO_TARGETS
+) -> tuple[Range, ...]:
+    """Ranges of every stored value, in the order of their first step.
+
+    Args:
+        targets: the values that lie in an input's memory, and in which.
+    """
+    last = last_uses(index, groups)
     output_bases = output_memory(index, groups)
     ranges: list[Range] = []
     known: dict[str, Range] = {}
@@ -30,9 +39,10 @@ def live_ranges(index: Index, groups: Sequence[Group]) -> tuple[Range, ...]:
             planned = group.call is None or out_variant(group.call) is not None
             where: Where = "arena" if planned else "library"
             where = "output" if planned and name in output_bases else where
+            where = "input" if name in targets else where
             kind = index.values[name].type
             size = kind.storage_elements * kind.dtype.itemsize
-            reuses = _reused(index, group, known, step) if where == "arena" else None
+            reuses = _reused(index, group, known, step) if where == "arena" else targets.get(name)
             made = Range(name, size, step, last.get(name, step), where, reuses)
             ranges.append(made)
             known[name] = made
@@ -49,11 +59,6 @@ def output_memory(index: Index, groups: Sequence[Group]) -> frozenset[str]:
     return frozenset(names)
 
 
-def may_alias(call: Node | None) -> bool:
-    """Whether a library call may return a view of an operand."""
-    return call is not None and call.op == "extern"
-
-
 def reads_of(index: Index, group: Group) -> tuple[str, ...]:
     """Base values that a group reads from memory."""
     if group.call is not None:
@@ -62,13 +67,14 @@ def reads_of(index: Index, group: Group) -> tuple[str, ...]:
     return tuple(dict.fromkeys(index.base(e.buffer) for e in group.nest.loads))
 
 
-def _last_uses(index: Index, groups: Sequence[Group], end: int) -> dict[str, int]:
-    last = dict.fromkeys(index.needed, end)
+def last_uses(index: Index, groups: Sequence[Group]) -> dict[str, int]:
+    """The last step that needs each base value; what the graph needs in the end, after all."""
+    last = dict.fromkeys(index.needed, len(groups))
     for step, group in enumerate(groups):
         for name in reads_of(index, group):
             last[name] = max(last.get(name, step), step)
     for group in reversed(groups):
-        if may_alias(group.call):
+        if group.call is not None and may_alias(group.call):
             until = max((last.get(n, 0) for n in group.stored), default=0)
             for name in reads_of(index, group):
                 last[name] = max(last[name], until)

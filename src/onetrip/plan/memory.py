@@ -22,7 +22,7 @@ from ..cost.sizes import NO_HINTS, Hints, at_most, number
 
 ALIGNMENT = 64
 """Bytes; a cache line, and more than any vector access needs."""
-Where = Literal["arena", "output", "library"]
+Where = Literal["arena", "output", "library", "input"]
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,9 @@ class Range:
 
     Attributes:
         first, last: steps between which it is alive, both included.
-        where: `arena`, or memory of its own: an output, or what a library call allocates.
-        reuses: the buffer whose memory it takes over at step `first`, in place.
+        where: `arena`; or memory of its own: an output, or what a library call allocates; or the
+            memory of an input that the program changes, which is the caller's and counts nowhere.
+        reuses: the buffer or input whose memory it takes over at step `first`, in place.
     """
 
     name: str
@@ -72,6 +73,15 @@ class MemoryPlan:
         """The arena offset of a buffer; None when it has memory of its own."""
         return self._offsets[name]
 
+    def inside(self, name: str) -> str | None:
+        """The input in whose memory a value is to lie; None: not in that of an input."""
+        return self._inside.get(name)
+
+    @cached_property
+    def _inside(self) -> dict[str, str]:
+        ranges = (p.range for p in self.buffers)
+        return {r.name: r.reuses for r in ranges if r.where == "input" and r.reuses is not None}
+
     @cached_property
     def _offsets(self) -> dict[str, Dim | None]:
         return {p.range.name: p.offset for p in self.buffers}
@@ -88,6 +98,7 @@ def plan_memory(ranges: Sequence[Range], hints: Hints = NO_HINTS) -> MemoryPlan:
     fixed = all(isinstance(b.bytes, int) for b in blocks)
     offsets, arena = _pack(blocks) if fixed else _slots(blocks, hints)
     placed = tuple(Placed(r, offsets[root[r.name]] if r.name in root else None) for r in ranges)
+    ranges = [r for r in ranges if r.where != "input"]
     own = [r for r in ranges if r.where != "arena"]
     return MemoryPlan(
         placed,

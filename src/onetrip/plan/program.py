@@ -1,9 +1,10 @@
 """A plan and its scheduled kernels become the host's steps for one call.
 
     sizes are bound -> for each group: views, memory, launches or a library call -> values that the
-    caller needs as views -> inputs that the program changes are written
+    caller needs as views -> inputs that the program changes and that no group wrote are written
 
-Consecutive kernels stay together: what they no longer need is freed before the next library call.
+A value that is stored into the memory of an input is an alias of it from then on. Consecutive
+kernels stay together: what they no longer need is freed before the next library call.
 Must not know how kernels are made: a schedule says which, on which values, with which scratch.
 """
 
@@ -19,7 +20,8 @@ from ..ir.graph import Graph, Node, Ref, Scalar, Value
 from ..ir.kernel import Kernel
 from ..ir.nest import Buffer
 from ..ir.program import Alias, Alloc, Bind, Call, Free, Launch, Program, Step, Update
-from ..ops.opaque import out_variant
+from ..ops.opaque import in_place_variant, out_variant
+from .in_place import kernels_write_in_place
 from .index import View
 from .memory import MemoryPlan, Range, plan_memory
 from .plan import GraphPlan, Group
@@ -47,11 +49,13 @@ class Scheduled(Protocol):
 
 @dataclass
 class _Steps:
-    """The steps so far, the views that exist, and the values whose last use is past."""
+    """The steps so far, the views that exist, the values that were stored into an input and into
+    which, and the values whose last use is past."""
 
     views: Mapping[str, View]
     steps: list[Step] = field(default_factory=list)
     made: dict[str, list[str]] = field(default_factory=dict)
+    in_place: dict[str, str] = field(default_factory=dict)
     past: list[str] = field(default_factory=list)
 
     def view(self, name: str) -> None:
@@ -61,6 +65,11 @@ class _Steps:
             return
         self.made.setdefault(view.base, []).append(name)
         self.steps.append(Alias(Value(name, view.type), view.base, view.offset))
+
+    def inside(self, value: Value, target: str) -> None:
+        """Makes a value that lies in the memory of an input."""
+        self.in_place[value.name] = target
+        self.steps.append(Alias(value, target))
 
     def free(self) -> None:
         """Frees what is past, its views first."""
@@ -119,17 +128,20 @@ def _library(out: _Steps, call: Node, memory: MemoryPlan, types: Mapping[str, Va
     at, variant = call.attr, out_variant(call)
     if variant is not None:
         out.steps += [Alloc(types[v.name], memory.offset(v.name)) for v in call.outputs]
+    target = memory.inside(call.outputs[0].name) if call.outputs else None
     out.steps.append(
         Call(
-            variant or at["target"],
+            variant or (target and in_place_variant(call)) or at["target"],
             operands,
-            call.outputs,
+            () if target else call.outputs,
             tuple(at["args"]),
             tuple(at["kwargs"]),
             str(at.get("reason") or ""),
             variant is not None,
         )
     )
+    if target:
+        out.inside(call.output, target)
 
 
 def _lying(out: _Steps, x: Value) -> Value:
@@ -145,12 +157,17 @@ def _generated(
     memory: MemoryPlan,
     types: Mapping[str, Value],
 ) -> None:
-    out.steps += [Alloc(types[name], memory.offset(name)) for name in group.stored]
+    launched = [(k, scheduled.arguments(k, group.name)) for k in scheduled.kernels]
+    for name in group.stored:
+        target = memory.inside(name)
+        if target is not None and kernels_write_in_place(launched, name, target):
+            out.inside(types[name], target)
+        else:
+            out.steps.append(Alloc(types[name], memory.offset(name)))
     for b in scheduled.scratch:
         name = _scratch_name(group, b)
         out.steps.append(Alloc(Value(name, b.type), memory.offset(name)))
-    for kernel in scheduled.kernels:
-        out.steps.append(Launch(kernel, scheduled.arguments(kernel, group.name)))
+    out.steps += [Launch(kernel, given) for kernel, given in launched]
 
 
 # ------------------------------------------------------------------ memory
@@ -190,7 +207,8 @@ def _results(out: _Steps, graph: Graph) -> tuple[str | Scalar | None, ...]:
     copy = _copier(out, changed)
     for value in _values(graph):
         out.view(value.name)
-    writes = [(t.name, copy(v)) for t, v in graph.mutations if v.name != t.name]
+    left = [(t, v) for t, v in graph.mutations if t.name not in (v.name, out.in_place.get(v.name))]
+    writes = [(t.name, copy(v)) for t, v in left]
     results = tuple(copy(o) if isinstance(o, Value) else o for o in graph.outputs)
     out.steps += [Update(target, value) for target, value in writes]
     return results

@@ -176,6 +176,8 @@ class _Layout:
         for value in program.inputs:
             self._add(value)
         for step in program.steps:
+            if isinstance(step, Alias) and self._same_form(step):
+                self.slots[step.value.name] = self.slots[step.source]
             for value in _made(step):
                 self._add(value)
         self.launched = {a for s in program.steps if isinstance(s, Launch) for a in s.arguments}
@@ -187,6 +189,10 @@ class _Layout:
     def _add(self, value: Value) -> None:
         self.slots.setdefault(value.name, len(self.slots))
         self.types[value.name] = value.type
+
+    def _same_form(self, step: Alias) -> bool:
+        """Whether an alias is its source under another name: it needs no step of its own."""
+        return step.offset == 0 and step.value.type == self.types[step.source]
 
     def _needed_as_tensors(self) -> set[str]:
         """Values read as tensors: by library calls, updates and the caller, through aliases."""
@@ -371,6 +377,8 @@ def _alias(step: Step, layout: _Layout, backend: Backend) -> Action | None:
     assert isinstance(step, Alias)
     name = step.value.name
     slot, source = layout.slots[name], layout.slots[step.source]
+    if slot == source:
+        return None
     shift = dim_function(step.offset, layout.program.sizes)
     form = _shape_function(step.value.type, layout)
     size = step.value.type.dtype.itemsize
