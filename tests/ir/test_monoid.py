@@ -35,12 +35,15 @@ EXACT: list[tuple[str, tuple[DType, ...], tuple[tuple[Any, ...], ...]]] = [
     ("argmin", (f32, i64), tuple((x, n) for n, x in enumerate((*FLOATS[:7], 1.5, math.nan)))),
     ("argmax", (i8, i64), tuple((x, n) for n, x in enumerate((*INTS, 127, -128)))),
     ("argmin", (u8, i64), tuple((x, n) for n, x in enumerate((0, 255, 3, 0, 255)))),
+    ("last_argmax", (f32, i64), tuple((x, n) for n, x in enumerate((*FLOATS[:7], 1.5, math.nan)))),
+    ("last_argmin", (i8, i64), tuple((x, n) for n, x in enumerate((*INTS, 127, -128)))),
 ]
 CLOSE: list[tuple[str, tuple[tuple[float, ...], ...]]] = [
     ("sum", tuple((x,) for x in FINITE)),
     ("prod", tuple((x,) for x in FINITE)),
     ("welford", (*((1.0, x, 0.0) for x in FINITE), (0.0, 0.0, 0.0), (3.0, 2.0, 5.0))),
     ("online_softmax", (*((x, 1.0) for x in FINITE), (-math.inf, 0.0))),
+    ("logaddexp", tuple((x,) for x in (*FINITE, -math.inf))),
     ("affine", tuple(itertools.product((0.0, 1.0, -0.5), (0.0, 2.0)))),
 ]
 

@@ -33,7 +33,8 @@ ELSEWHERE = {
     ("softmax", 2): "half_to_float is for GPUs",
 }
 """Samples that eager cannot run here."""
-OWN = {"log_sigmoid", "max_value", "min_value"}
+OWN = {"log_sigmoid", "max_value", "min_value", "cummax_value", "cummax_place", "cummin_value",
+       "cummin_place"}  # fmt: skip
 """Operators of our own that only composites use."""
 ROUNDED = {"dropout", "uniform", "rms_norm", "hardsigmoid_backward"}
 """Operators whose f32 constants show in f64."""

@@ -27,7 +27,8 @@ BODIES: dict[Kind, tuple[type[Body], ...]] = {
     Kind.SCATTER: (Opaque,),
     Kind.GATHER: (Movement,),
 }
-INTERNAL = {"log_sigmoid", "max_value", "min_value"}
+INTERNAL = {"log_sigmoid", "max_value", "min_value", "cummax_value", "cummax_place",
+            "cummin_value", "cummin_place"}  # fmt: skip
 """Operators that only composites use: no framework call is theirs."""
 
 

@@ -51,7 +51,7 @@ SHARED_BYTES = 1 << 18
 """Most bytes of a row of intermediate values that is kept rather than computed again."""
 
 UNORDERED = frozenset(MONOIDS) - {"affine"}
-ROUNDING = frozenset({"sum", "prod", "welford", "online_softmax"})
+ROUNDING = frozenset({"sum", "prod", "welford", "online_softmax", "logaddexp"})
 
 
 Stage: TypeAlias = Sequence[Reduction]

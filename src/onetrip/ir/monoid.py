@@ -67,10 +67,14 @@ def _plain(name: str, op: str, identity: Callable[[DType], Const]) -> Monoid:
     )
 
 
-def _arg(name: str, better: str, identity: Callable[[DType], Const]) -> Monoid:
-    """(value, index): the first NaN wins, else the first extreme, as in PyTorch.
+def _arg(
+    name: str, better: str, identity: Callable[[DType], Const], last: bool = False
+) -> Monoid:
+    """(value, index): the first NaN wins, else the first extreme, as in PyTorch's reductions.
 
-    The later part is taken when its value is better, or equal and at a smaller index; NaN is better
+    `last`: the last one wins, as in its scans; then the neutral index is the smallest.
+
+    One part is taken when its value is better, or equal and at a smaller index; NaN is better
     than every number and equal to NaN. Both cases exclude each other, and the order is total, so
     combination is associative and commutative. The neutral index is the largest one: every real
     element is taken instead, also one that equals the neutral value.
@@ -82,10 +86,11 @@ def _arg(name: str, better: str, identity: Callable[[DType], Const]) -> Monoid:
             a_nan, b_nan = compare("ne", a[0], a[0]), compare("ne", b[0], b[0])
             wins = _either(wins, _and(b_nan, apply("logical_not", a_nan)))
             ties = _either(ties, _and(a_nan, b_nan))
-        take = _either(wins, _and(ties, compare("lt", b[1], a[1])))
+        take = _either(wins, _and(ties, compare("ge" if last else "lt", b[1], a[1])))
         return tuple(Apply("where", (take, y, x), x.dtype) for x, y in zip(a, b, strict=True))
 
-    return Monoid(name, 2, lambda d: (identity(d[0]), highest(d[1])), combine)
+    place = lowest if last else highest
+    return Monoid(name, 2, lambda d: (identity(d[0]), place(d[1])), combine)
 
 
 def _and(a: Expr, b: Expr) -> Expr:
@@ -107,6 +112,15 @@ def _welford(a: State, b: State) -> State:
     # Multiplied from the right: the square alone may overflow where the share of a part is 0.
     between = apply("mul", delta, apply("mul", delta, apply("mul", na, share)))
     return n, mean, apply("add", apply("add", sa, sb), between)
+
+
+def _logaddexp(a: State, b: State) -> State:
+    """log(exp(a) + exp(b)): the larger plus log1p(exp(-distance)); equal infinities stay."""
+    (x,), (y,) = a, b
+    top, low = apply("maximum", x, y), apply("minimum", x, y)
+    more = apply("add", top, apply("log1p", apply("exp", apply("sub", low, top))))
+    stays = _and(compare("eq", x, y), apply("isinf", x, dtype=bool_))
+    return (Apply("where", (stays, x, more), x.dtype),)
 
 
 def _online_softmax(a: State, b: State) -> State:
@@ -142,6 +156,9 @@ MONOIDS: dict[str, Monoid] = {
         _plain("xor_sum", "bitwise_xor", lambda d: number(0, d)),
         _arg("argmax", "gt", lowest),
         _arg("argmin", "lt", highest),
+        _arg("last_argmax", "gt", lowest, last=True),
+        _arg("last_argmin", "lt", highest, last=True),
+        Monoid("logaddexp", 1, lambda d: (lowest(d[0]),), _logaddexp),
         Monoid("welford", 3, lambda d: tuple(number(0, x) for x in d), _welford),
         Monoid("online_softmax", 2, lambda d: (lowest(d[0]), number(0, d[1])), _online_softmax),
         Monoid("affine", 2, lambda d: (number(1, d[0]), number(0, d[1])), _affine),

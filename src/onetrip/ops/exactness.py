@@ -32,7 +32,7 @@ from .table import OPS
 BOUNDED = Exactness(math.inf)
 """No farther from the true value than twice eager's own distance plus 4 ulp."""
 BACKENDS = ("cpp", "triton")
-SUMMING = frozenset({"sum", "prod", "welford", "online_softmax", "affine"})
+SUMMING = frozenset({"sum", "prod", "welford", "online_softmax", "affine", "logaddexp"})
 """Monoids whose result depends on the order of combination."""
 
 # Eager's f32 and f64 kernels of these call other library functions than its compound kernels do;

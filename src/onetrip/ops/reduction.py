@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.dtype import DType, bool_, u8
+from ..base.dtype import DType, bool_, i64, u8
 from ..base.errors import Unsupported
 from ..base.sym import Dim
 from ..ir.expr import Expr
@@ -58,6 +58,15 @@ def _itself(e: Expr, position: Dim, node: Node) -> State:
     return (m.to(e, node.values[0].type.dtype.compute),)
 
 
+def _without_nan(e: Expr, position: Dim, node: Node) -> State:
+    (x,) = _in_output(e, position, node)
+    return (m.where(m.isnan(x), 0, x) if x.dtype.is_float else x,)
+
+
+def _counted(e: Expr, position: Dim, node: Node) -> State:
+    return (m.to(m.truth(e), i64),)
+
+
 def _truth(e: Expr, position: Dim, node: Node) -> State:
     return (m.truth(e),)
 
@@ -85,6 +94,23 @@ def _scan_type(operands: tuple[Arg, ...], at: Attrs) -> tuple[TensorType, ...]:
     return (TensorType.dense(check_compiled(summed(operands, at)), x.shape),)
 
 
+def _scan_like(operands: tuple[Arg, ...], at: Attrs) -> tuple[TensorType, ...]:
+    x = operands[0]
+    return (TensorType.dense(check_compiled(x.dtype), x.shape),)
+
+
+def _scan_places(operands: tuple[Arg, ...], at: Attrs) -> tuple[TensorType, ...]:
+    (x,) = _scan_like(operands, at)
+    return (TensorType.dense(i64, x.shape),)
+
+
+def _scan_float(operands: tuple[Arg, ...], at: Attrs) -> tuple[TensorType, ...]:
+    (x,) = _scan_like(operands, at)
+    if not x.dtype.is_float:
+        raise Unsupported(f"a logarithm of sums of {x.dtype.torch_name}")
+    return (x,)
+
+
 def _scan_dim(node: Node) -> int:
     return normal_dim(node.attr["dim"], node.values[0].type.rank)
 
@@ -109,6 +135,29 @@ def _np_position(fn: Callable[..., Any]) -> Callable[..., Any]:
         return np.expand_dims(found, at["dim"]) if keep and x.ndim else found
 
     return reference
+
+
+def running_extreme(name: str, x: Any, k: int) -> tuple[Any, Any]:
+    """Running extremes along dimension k, and where the last one so far stands."""
+    if not x.ndim:
+        return x, np.zeros((), np.int64)
+    values = getattr(np, f"{name}imum").accumulate(x, k)
+    places = np.broadcast_to(np.expand_dims(np.arange(x.shape[k]), _beside(k, x.ndim)), x.shape)
+    return values, np.maximum.accumulate(np.where(x == values, places, 0), k)
+
+
+def _beside(k: int, rank: int) -> tuple[int, ...]:
+    return tuple(j for j in range(rank) if j != k % rank)
+
+
+def _running(name: str, number: int, types: Any) -> Op:
+    """One component of a scan for the last extreme so far."""
+    kind = ("value", "place")[number]
+    return Op(
+        f"cum{name}_{kind}", Kind.SCAN, (), types,
+        Scanning(f"last_arg{name}", _scan_dim, _placed, number),
+        lambda x, at: running_extreme(name, x, at["dim"])[number], SCANS,
+    )  # fmt: skip
 
 
 def _fold(
@@ -151,6 +200,7 @@ ONE_DIM = (
 WHOLE = (sample(("i64", (2, 3)), dim=(1,)), sample(("i32", (4,))))
 POSITIONS = (sample(X), sample(X, dim=1), sample(X, dim=-1, keepdim=True),
              sample(("i64", (7,)), dim=0), sample(("bf16", (2, 9)), dim=1))  # fmt: skip
+SCANS = (sample(X, dim=1), sample(("i64", (5,)), dim=0), sample(("bf16", (2, 9)), dim=-1))
 TRUTHS = (
     sample(("bool", (3, 4))), sample(("bool", (3, 4)), dim=(1,), keepdim=True),
     sample(("f32", (3, 4)), dim=(0,)), sample(("u8", (3,))), sample(("i64", (3, 2))),
@@ -171,6 +221,13 @@ OPS: tuple[Op, ...] = (
           summed, _summing("sum"), along(np.sum),
           DIMS + WHOLE + (sample(("bool", (5,))), sample(X, dim=(0,), dtype="f64")),
           ("ReduceSum",)),
+    _fold("nansum", (form("nansum.default", ("self",), ALL),), summed,
+          Reduce("sum", dims_of, _without_nan, _state()), along(np.nansum),
+          (*DIMS, *WHOLE, sample(("bool", (5,))))),
+    _fold("count_nonzero", (form("count_nonzero.default", ("self",), ("dim",)),
+                            form("count_nonzero.dim_IntList", ("self",), ("dim",))), index_dtype,
+          Reduce("sum", dims_of, _counted, _state()), along(np.count_nonzero),
+          (sample(("f32", (3, 4))), sample(("i64", (3, 4)), dim=(0,)), sample(("bool", (5,))))),
     _fold("mean", (form("mean.dim", ("self",), ALL), form("mean.default", ("self",), ("dtype",))),
           asked_float, Reduce("sum", dims_of, _in_output, _over_count), along(np.mean),
           (*DIMS, sample(("i64", (2, 3)), dim=(1,), dtype="f32")), ("ReduceMean",)),
@@ -207,4 +264,10 @@ OPS: tuple[Op, ...] = (
     Op("cumprod", Kind.SCAN, (form("cumprod.default", ("self",), ("dim", "dtype")),), _scan_type,
        Scanning("prod", _scan_dim, _in_output), lambda x, at: np.cumprod(x, at["dim"]),
        (sample(X, dim=-1), sample(("i64", (5,)), dim=0))),
+    *(_running(name, n, types) for name in ("max", "min")
+      for n, types in enumerate((_scan_like, _scan_places))),
+    Op("logcumsumexp", Kind.SCAN, (form("logcumsumexp.default", ("self",), ("dim",)),),
+       _scan_float, Scanning("logaddexp", _scan_dim, _in_output),
+       lambda x, at: np.logaddexp.accumulate(x, at["dim"]),
+       (sample(X, dim=1), sample(("bf16", (2, 9)), dim=-1))),
 )  # fmt: skip

@@ -29,9 +29,20 @@ from .composite import (
     wide,
 )  # fmt: skip
 from .normalization import moments
-from .reduction import along
+from .reduction import along, running_extreme
 from .rows import default_form, form, sample
-from .rules import Arg, asked_float, concrete, first, index_dtype, like_first, normal_dim, reduction
+from .rules import (
+    Arg,
+    asked_float,
+    concrete,
+    first,
+    index_dtype,
+    like_first,
+    normal_dim,
+    promoted,
+    promoted_float,
+    reduction,
+)
 from .schema import Attrs, Builder, Kind, Op
 
 Types = tuple[TensorType, ...]
@@ -200,6 +211,36 @@ def _extreme_op(name: str) -> Op:
     )  # fmt: skip
 
 
+def _running_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
+    x = operands[0]
+    return dense(x.dtype, x.shape), dense(i64, x.shape)
+
+
+def _running_op(name: str) -> Op:
+    """Running extremes and their last positions: two components of one scan."""
+
+    def expand(build: Builder, node: Node) -> Outputs:
+        x, k = tensor(node, 0), node.attr["dim"]
+        return build(f"cum{name}_value", x, dim=k), build(f"cum{name}_place", x, dim=k)
+
+    return composite(
+        f"cum{name}", default_form(f"cum{name}", ("self",), ("dim",)), _running_type, expand,
+        lambda x, at: running_extreme(name, x, at["dim"]),
+        (sample(("f32", (3, 5)), dim=1), sample(("i64", (4, 3)), dim=0),
+         sample(("bf16", (7,)), dim=0)),
+    )  # fmt: skip
+
+
+def _dist_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
+    return (dense(promoted(operands), ()),)
+
+
+def _dist(build: Builder, node: Node) -> Outputs:
+    """The norm of a - b."""
+    apart = build("sub", tensor(node, 0), tensor(node, 1))
+    return (build("vector_norm", apart, ord=node.attr.get("p", 2)),)
+
+
 def _both_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
     return reduction(first)(operands, at) * 2
 
@@ -293,17 +334,6 @@ def _np_glu(x: Any, at: Attrs) -> Any:
 # ---------------------------------------------------------------- pooling and log_sigmoid
 
 
-def _pool_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
-    x = operands[0]
-    if tuple(at["output_size"]) != (1, 1):
-        raise Unsupported("adaptive pooling to more than one element is a library call")
-    return (dense(x.dtype, (*x.shape[:-2], 1, 1)),)
-
-
-def _pool(build: Builder, node: Node) -> Outputs:
-    return (build("mean", tensor(node, 0), dim=(-2, -1), keepdim=True),)
-
-
 def _log_sigmoid(build: Builder, node: Node) -> Outputs:
     """log_sigmoid(x), and the exp(-|x|) that its gradient reads where it is kept."""
     x = tensor(node, 0)
@@ -342,16 +372,22 @@ OPS: tuple[Op, ...] = (
               (*NORMS, sample(("bf16", (3, 5)), dim=(0,), keepdim=True), sample(("f32", (4, 2)))),
               onnx=("ReduceL2",)),
     composite("logsumexp", (form("logsumexp.default", ("self",), ("dim", "keepdim")),),
-              reduction(asked_float), _logsumexp,
+              reduction(promoted_float), _logsumexp,
               lambda x, at: along(lambda a, **k: np.log(np.sum(np.exp(a), **k)))(x, at),
-              (sample(("f32", (3, 5)), dim=(1,)), sample(("bf16", (3, 5)), dim=(0,),
-                                                         keepdim=True)),
+              (sample(("f32", (3, 5)), dim=(1,)), sample(("i64", (3, 5)), dim=(1,)),
+               sample(("bf16", (3, 5)), dim=(0,), keepdim=True)),
               onnx=("ReduceLogSumExp",)),
     composite("aminmax", (form("aminmax.default", ("self",), ("dim", "keepdim")),), _both_type,
               _both, lambda x, at: (along(np.min)(x, at), along(np.max)(x, at)),
               (sample(("f32", (3, 5)), dim=1, keepdim=True), sample(("f32", (7,))))),
     _extreme_op("max"),
     _extreme_op("min"),
+    _running_op("max"),
+    _running_op("min"),
+    composite("dist", default_form("dist", ("self", "other"), ("p",)), _dist_type, _dist,
+              lambda a, b, at: _np_norm(a - b, at),
+              (sample(("f32", (3, 5)), ("f32", (5,))), sample(("f32", (4,)), ("f32", (4,)), p=1),
+               sample(("bf16", (9,)), ("bf16", (9,)), p=3))),
     composite("split", (form("split.Tensor", ("self",), ("split_size", "dim")),
                         form("unsafe_split.Tensor", ("self",), ("split_size", "dim")),
                         form("split.sizes", ("self",), ("split_size", "dim")),
