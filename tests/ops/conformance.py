@@ -22,8 +22,7 @@ from onetrip.passes.lower import lower_node
 
 NONZERO = {"div", "remainder", "fmod"}
 BY_INDEX = {"embedding", "gather", "index", "index_select", "take", "nll_loss", "nll_loss_backward",
-            "nll_loss2d", "nll_loss2d_backward", "max_pool2d_backward",
-            "embedding_backward"}  # fmt: skip
+            "nll_loss2d", "nll_loss2d_backward", "embedding_backward"}  # fmt: skip
 RANGES = {"+": lambda x: x.abs() + 0.1, "%": torch.sigmoid}
 """What a mark after a sample's dtype makes of normal numbers."""
 
@@ -56,10 +55,22 @@ def tensor(op: Op, name: str, shape: tuple[int, ...], number: int) -> torch.Tens
 
 def operands(op: Op, sample: Sample) -> tuple[Any, ...]:
     """Tensors and numbers of a sample."""
-    return tuple(
+    made = tuple(
         tensor(op, *x, number) if isinstance(x, tuple) else x
         for number, x in enumerate(sample.operands)
     )
+    rank = CHOSEN.get(op.name)
+    return made if rank is None else (*made[:2], chosen(made[1], rank, dict(sample.attrs)))
+
+
+CHOSEN = {"max_pool2d_backward": 2, "max_pool3d_backward": 3}
+"""Gradients that read which element each window chose."""
+
+
+def chosen(x: torch.Tensor, rank: int, attrs: dict[str, Any]) -> torch.Tensor:
+    name = f"max_pool{rank}d_with_indices"
+    places: torch.Tensor = getattr(torch.ops.aten, name)(x, **attrs)[1]
+    return places
 
 
 def attributes(sample: Sample) -> dict[str, Any]:

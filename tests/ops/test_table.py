@@ -28,7 +28,8 @@ BODIES: dict[Kind, tuple[type[Body], ...]] = {
     Kind.GATHER: (Movement,),
 }
 INTERNAL = {"log_sigmoid", "max_value", "min_value", "cummax_value", "cummax_place",
-            "cummin_value", "cummin_place"}  # fmt: skip
+            "cummin_value", "cummin_place", "windows", "covering", "window_sizes", "tap_place",
+            "max_pool2d_values", "max_pool3d_values"}  # fmt: skip
 """Operators that only composites use: no framework call is theirs."""
 
 

@@ -128,34 +128,6 @@ def _unbroadcast(d: Any, shape: tuple[int, ...]) -> Any:
     return d.sum(axes, keepdims=True)
 
 
-def max_pool(x: Any, at: Attrs) -> Any:
-    """Largest element of each window and its position in the plane."""
-    kernel = pair(at["kernel_size"], 2)
-    stride, pad = pair(at.get("stride") or kernel, 2), pair(at.get("padding", 0), 2)
-    h, w = x.shape[-2:]
-    edges = [(0, 0)] * (x.ndim - 2) + [(p, p) for p in pad]
-    places = np.pad(np.broadcast_to(np.arange(h * w).reshape(h, w), x.shape), edges)
-
-    def windows(a: Any) -> Any:
-        cut = np.lib.stride_tricks.sliding_window_view(a, kernel, (-2, -1))
-        cut = cut[..., :: stride[0], :: stride[1], :, :]
-        return cut.reshape(*cut.shape[:-2], -1)
-
-    values = windows(np.pad(x, edges, constant_values=-np.inf))
-    best = values.argmax(-1)[..., None]
-    pick = np.take_along_axis
-    return pick(values, best, -1)[..., 0], pick(windows(places), best, -1)[..., 0]
-
-
-def max_pool_backward(g: Any, x: Any, places: Any, at: Attrs) -> Any:
-    """Each window's gradient goes to the element that it chose."""
-    planes = int(np.prod(x.shape[:-2]))
-    dx = np.zeros((planes, x.shape[-2] * x.shape[-1]))
-    rows = np.arange(planes)[:, None]
-    np.add.at(dx, (rows, places.reshape(planes, -1)), g.reshape(planes, -1))
-    return dx.reshape(x.shape)
-
-
 def embedding_backward(g: Any, index: Any, at: Attrs) -> Any:
     """Rows of the gradient added where the index says, but for the padding row."""
     dw = np.zeros((at["num_weights"], g.shape[-1]))

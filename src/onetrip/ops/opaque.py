@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from ..base.dtype import i64
-from ..base.errors import Unsupported
 from ..base.sym import Dim, add, floordiv, mul, product
 from ..ir.graph import Node
 from ..ir.types import TensorType
@@ -153,37 +152,6 @@ def _attention_gradient_flops(node: Node) -> Dim:
     return mul(heads, add(mul(q[-1], 6), mul(v[-1], 4)))
 
 
-def pool_shape(x: TensorType, at: Attrs) -> tuple[Dim, ...]:
-    """The shape of a pooling over the last two dimensions."""
-    if at.get("ceil_mode"):
-        raise Unsupported("a pooling whose last windows are cut off")
-    kernel = pair(at["kernel_size"], 2)
-    stride = pair(at.get("stride") or kernel, 2)
-    pad, dilation = pair(at.get("padding", 0), 2), pair(at.get("dilation", 1), 2)
-    rows = zip(x.shape[-2:], kernel, stride, pad, dilation, strict=True)
-    return (*x.shape[:-2], *(_window(*row) for row in rows))
-
-
-def _pool_type(count: int) -> TypeRule:
-    def rule(operands: tuple[Arg, ...], at: Attrs) -> Types:
-        x = operands[0]
-        shape = pool_shape(x, at)
-        return (dense(x.dtype, shape), dense(i64, shape))[:count]
-
-    return rule
-
-
-def _pool_flops(node: Node) -> Dim:
-    """One operation for each element of each window."""
-    kernel = pair(node.attr["kernel_size"], 2)
-    return mul(product(list(node.outputs[0].type.shape)), kernel[0] * kernel[1])
-
-
-def _like_second(operands: tuple[Arg, ...], at: Attrs) -> Types:
-    x = operands[1]
-    return (dense(x.dtype, x.shape),)
-
-
 def _none(node: Node) -> Dim:
     return 0
 
@@ -278,7 +246,6 @@ ATTENTION = ("is_causal", "scale", "enable_gqa")
 QKV = ("query", "key", "value", "attn_mask?")
 HEADS = (("f32", (2, 4, 5, 8)), ("f32", (2, 2, 6, 8)), ("f32", (2, 2, 6, 3)))
 FREE = {"is_causal": False, "scale": None, "enable_gqa": True, "has_attn_mask": False}
-POOLED = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
 X4 = ("f32", (2, 4, 7, 8))
 WEIGHT = ("f32", (6, 2, 3, 2))
 OPS: tuple[Op, ...] = (
@@ -316,23 +283,6 @@ OPS: tuple[Op, ...] = (
                   (*ATTENTION, "mask_gradient")),),
             _attention_gradient_type, _attention_gradient_flops, reference.attention_backward,
             (sample(("f32", (2, 4, 5, 3)), *HEADS, mask_gradient=False, **FREE),)),
-    library("max_pool2d", Kind.OPAQUE,
-            default_form("max_pool2d_with_indices", ("self",), POOLED), _pool_type(2),
-            _pool_flops, reference.max_pool,
-            (sample(X4, kernel_size=(3, 3), stride=(2, 2), padding=(1, 1)),), ("MaxPool",)),
-    library("max_pool2d_backward", Kind.OPAQUE,
-            default_form("max_pool2d_with_indices_backward", ("grad_output", "self", "indices"),
-                         POOLED), _like_second, _none, reference.max_pool_backward,
-            (sample(("f32", (2, 4, 4, 4)), X4, ("i64", (2, 4, 4, 4)), kernel_size=(3, 3),
-                    stride=(2, 2), padding=(1, 1), dilation=(1, 1), ceil_mode=False),)),
-    library("avg_pool2d", Kind.OPAQUE,
-            default_form("avg_pool2d", ("self",), ("kernel_size", "stride", "padding",
-                                                   "ceil_mode", "count_include_pad",
-                                                   "divisor_override")),
-            _pool_type(1), _pool_flops,
-            lambda x, at: x.reshape(*x.shape[:-2], x.shape[-2] // 2, 2, x.shape[-1] // 2, 2)
-            .mean((-3, -1)), (sample(("f32", (2, 3, 4, 6)), kernel_size=(2, 2)),),
-            ("AveragePool",)),
     library("sort", Kind.OPAQUE, (form("sort.default", ("self",), ("dim", "descending")),
                                   form("sort.stable", ("self",), ("stable", "dim",
                                                                   "descending"))),

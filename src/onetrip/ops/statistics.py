@@ -331,7 +331,7 @@ def _np_glu(x: Any, at: Attrs) -> Any:
     return a / (1 + np.exp(-b))
 
 
-# ---------------------------------------------------------------- pooling and log_sigmoid
+# ---------------------------------------------------------------- log_sigmoid and rrelu
 
 
 def _log_sigmoid(build: Builder, node: Node) -> Outputs:
@@ -413,9 +413,4 @@ OPS: tuple[Op, ...] = (
                            ("lower", "upper", "training")), _rrelu_type, _rrelu,
               lambda x, n, at: (np.where(x > 0, x, x * (at["lower"] + at["upper"]) / 2), n),
               (sample(("f32", (3, 4)), ("f32", (3, 4)), lower=0.1, upper=0.3, training=False),)),
-    composite("adaptive_avg_pool2d",
-              (form("_adaptive_avg_pool2d.default", ("self",), ("output_size",)),), _pool_type,
-              _pool, lambda x, at: x.mean((-2, -1), keepdims=True),
-              (sample(("f32", (2, 3, 4, 5)), output_size=(1, 1)),),
-              onnx=("GlobalAveragePool",)),
 )  # fmt: skip

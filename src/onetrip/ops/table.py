@@ -9,6 +9,7 @@ from . import (
     activation,
     arithmetic,
     arrangement,
+    columns,
     comparison,
     creation,
     gather,
@@ -25,13 +26,14 @@ from . import (
     reduction,
     statistics,
     weights,
+    windows,
 )
 from .schema import Form, Op
 
 FAMILIES = (
     arithmetic, comparison, activation, creation, movement, joining, gather, reduction, statistics,
     arrangement, padding, normalization, gradients, losses, loss_gradients,
-    weights, random, opaque, pooling,
+    weights, windows, pooling, columns, random, opaque,
 )  # fmt: skip
 ALL: tuple[Op, ...] = tuple(op for family in FAMILIES for op in family.OPS)
 

@@ -16,7 +16,7 @@ from itertools import count
 from ..base.errors import VerifyError
 from ..ir.graph import Graph, Node, Operand, Value
 from ..ops.build import Recorder
-from ..ops.pooling import VALUES_ONLY, has_small_window
+from ..ops.pooling import VALUES_ONLY
 from ..ops.schema import Composite
 from ..ops.table import OPS
 
@@ -48,7 +48,7 @@ def _without_extras(node: Node, wanted: Set[str]) -> Node:
     """A call of which only the first output is read, as the operator that computes just that."""
     plain = VALUES_ONLY.get(node.op)
     read = any(v.name in wanted for v in node.outputs[1:])
-    if plain is None or read or not has_small_window(node):
+    if plain is None or read:
         return node
     attrs = tuple((k, v) for k, v in node.attrs if k not in ("target", "args", "kwargs"))
     return replace(node, op=plain, outputs=node.outputs[:1], attrs=attrs)
