@@ -338,6 +338,25 @@ def column_sum(rows: int = 300, columns: int = 20) -> Case:
     return Case(Nest((Axis(p0),), buffers, (Store("y", (p0,), reduced("sum", (r0,), x)),)))
 
 
+def column_sum_and_product(rows: int = 300, columns: int = 20) -> Case:
+    """The gradients of a scale: a sum of x * y over the rows, and x * w for each element."""
+    p0, r0 = Var("p0", columns), Var("r0", rows)
+    at = r0 * columns + p0
+    x, y, w = Load("x", (at,), dt.f32), Load("y", (at,), dt.f32), Load("w", (p0,), dt.f32)
+    buffers = (
+        buffer("x", dt.f32, rows * columns),
+        buffer("y", dt.f32, rows * columns),
+        buffer("w", dt.f32, columns),
+        written("total", dt.f32, columns),
+        written("scaled", dt.f32, rows * columns),
+    )
+    stores = (
+        Store("total", (p0,), reduced("sum", (r0,), Apply("mul", (x, y), dt.f32))),
+        Store("scaled", (at,), Apply("mul", (x, w), dt.f32), axes=(r0,)),
+    )
+    return Case(Nest((Axis(p0),), buffers, stores))
+
+
 def full_reduce(count: int = 1000) -> Case:
     """Sum of squares, maximum, and whether any is above 3."""
     r0 = Var("r0", count)
@@ -396,7 +415,7 @@ POINTWISE: dict[str, Callable[[], Case]] = {
 REDUCTIONS: dict[str, Callable[[], Case]] = {
     f.__name__: f
     for f in (softmax, symbolic_softmax, half_softmax, layer_norm, add_rms_norm, argmax,
-              column_sum, full_reduce, channel_norm, group_norm, integer_rows, uniform_rows)
+              column_sum, column_sum_and_product, full_reduce, channel_norm, group_norm, integer_rows, uniform_rows)
 }  # fmt: skip
 
 

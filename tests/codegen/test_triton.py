@@ -183,6 +183,7 @@ def families() -> dict[str, list[Kernel]]:
         "softmax_long": cases.softmax(2048, 131072),
         "layer_norm": cases.layer_norm(8192, 8192),
         "column_sum": cases.column_sum(131072, 1024),
+        "column_sum_and_product": cases.column_sum_and_product(16384, 768),
         "full_reduce": cases.full_reduce(1 << 27),
         "channel_norm": cases.channel_norm(16, 320, 4096),
         "group_norm": cases.group_norm(512, 10, 4096),
@@ -217,6 +218,13 @@ def test_split_families_have_work_for_the_chip() -> None:
         (programs,) = emit(kernels[0], "nvidia").grid
         assert isinstance(programs, int)
         assert programs >= 2 * chip.multiprocessors
+
+
+def test_what_needs_no_sum_is_stored_by_the_parts_of_a_split_one() -> None:
+    """One trip: x is read by the partial sums alone."""
+    first, second = families()["column_sum_and_product"]
+    assert {"x", "scaled"} <= {b.name for b in first.buffers}
+    assert not {"x", "scaled"} & {b.name for b in second.buffers}
 
 
 def test_offsets_are_wide_only_where_they_must_be() -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from ..base.dtype import f32
 from ..base.errors import Unsupported
-from ..base.sym import Dim, Var, add, ceildiv, mul
+from ..base.sym import Dim, Var, add, ceildiv, mul, substitute
 from ..ir.expr import (
     Apply,
     Const,
@@ -83,7 +83,8 @@ def nest_of(space: tuple[Axis, ...], stores: tuple[Store, ...], pool: Iterable[B
 def split(nest: Nest, cut: Split, stem: str) -> Pieces:
     """Partial states per part; a nest that joins them; and, where needed, one that goes on.
 
-    All reductions that depend on no other one must run over `cut.axis`.
+    All reductions that depend on no other one must run over `cut.axis`. What is stored along it
+    without needing any of them is stored by the part that reads it: one trip for both.
     """
     first = first_reductions(nest)
     space = tuple(a.var for a in nest.space)
@@ -105,17 +106,44 @@ def split(nest: Nest, cut: Split, stem: str) -> Pieces:
         joins[reduction] = Reduction(reduction.monoid, (part,), tuple(loads))
     pool = (*nest.buffers, *scratch)
     outer = (Axis(part), *nest.space)
+    early = [s for s in nest.stores if _is_early(s, cut, nest)]
+    stores += (_stored_run(s, cut, part, run) for s in early)
     partial = nest_of(outer, tuple(stores), pool)
-    rest = _finish(nest, joins, stem, pool)
+    late = replace(nest, stores=tuple(s for s in nest.stores if s not in early))
+    rest = _finish(late, joins, stem, pool)
     return Pieces((partial, *rest.nests), (*scratch, *rest.scratch))
+
+
+def _is_early(s: Store, cut: Split, nest: Nest) -> bool:
+    """Whether a store along the cut axis needs no reduction and changes nothing that is read."""
+    reduced = any(isinstance(e, Reduced) for e in walk(s.roots))
+    return cut.axis in s.axes and not reduced and s.buffer not in {e.buffer for e in nest.loads}
+
+
+def _stored_run(s: Store, cut: Split, part: Var, run: Var) -> Store:
+    """The part's own run of a store along the cut axis."""
+    at = add(mul(part, cut.chunk), run)
+    inside = _inside(cut, at)
+    moved = mapped(s, Rewriter(index=lambda d: substitute(d, {cut.axis: at})))
+    return replace(
+        moved,
+        axes=tuple(run if a is cut.axis else a for a in s.axes),
+        value=guarded(moved.value, inside, {run}),
+        guard=moved.guard if inside is None else both(inside, moved.guard),
+    )
+
+
+def _inside(cut: Split, at: Dim) -> Expr | None:
+    """Where a part's run is within the axis; None where it always is."""
+    whole = mul(cut.chunk, cut.parts)
+    if whole is cut.axis.extent or whole == cut.axis.extent:
+        return None
+    return compare("lt", Position(at), Position(cut.axis.extent))
 
 
 def _run_of(reduction: Reduction, cut: Split, part: Var, run: Var) -> Reduction:
     at = add(mul(part, cut.chunk), run)
-    inside: Expr | None = None
-    whole = mul(cut.chunk, cut.parts)
-    if whole is not cut.axis.extent and whole != cut.axis.extent:
-        inside = compare("lt", Position(at), Position(cut.axis.extent))
+    inside = _inside(cut, at)
     axes = tuple(run if a is cut.axis else a for a in reduction.axes)
     neutral = MONOIDS[reduction.monoid].identity(tuple(e.dtype for e in reduction.lift))
     lift = []
@@ -281,8 +309,6 @@ def flattened(nest: Nest, stem: str = "i") -> Nest:
 
 
 def _placed(d: Dim, values: dict[Var, Dim]) -> Dim:
-    from ..base.sym import substitute
-
     return substitute(d, dict(values.items()))
 
 

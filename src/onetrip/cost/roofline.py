@@ -12,11 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from ..base.sym import Dim, product
+from ..base.affine import coefficient
+from ..base.sym import Dim, Var, atoms, product
 from ..ir.graph import Node
 from ..ir.nest import Nest
 from ..ops.schema import Kind, Op, Opaque
 from ..ops.table import OPS
+from ..passes.collapse import collapse
 from ..target import Target
 from .occupancy import Need
 from .sizes import NO_HINTS, Hints, number
@@ -27,6 +29,8 @@ TILES_TO_FILL = 2
 """Tiles in flight that a multiprocessor of a GPU needs to draw its share of the bandwidth."""
 SPLIT_TILE = 4096
 """Elements of one part of a reduction that is split over several programs."""
+COLUMNS = 64
+"""Columns of one program where the reduced axis is the strided one."""
 ANCHOR_WORDS = ("attention", "conv", "matmul", "linear", "mm", "bmm", "baddbmm", "addmm", "einsum")
 """Words in the name of a library call that does matrix products."""
 
@@ -139,23 +143,38 @@ def _row_set(size: int, nest: Nest, target: Target, hints: Hints) -> float:
 
 
 def _points(nest: Nest) -> Dim:
-    inner = [product([a.extent for a in s.axes]) for s in stages(nest)]
+    inner = [sum(product([a.extent for a in w]) for w in s.walks) for s in stages(nest)]
     over = max(inner, key=number) if inner else 1
     return product([a.extent for a in nest.space]) * over
 
 
 def _utilisation(nest: Nest, needs: Need, target: Target, hints: Hints) -> float:
     passes = stages(nest)
+    if any(len(s.walks) > 1 for s in passes):
+        passes = stages(collapse(nest))  # there equal walks are the same axes
     tile = needs.threads * needs.elements
     count = number(_points(nest), hints)
     if not passes:
         programs = -(-count // tile)
-    elif len(passes) == 1 and not any(s.axes for s in nest.stores):
+    elif len(passes) == 1 and frozenset.intersection(*passes[0].walks):
         programs = -(-count // min(tile, SPLIT_TILE))
     else:
-        programs = number(product([a.extent for a in nest.space]), hints)
+        rows = number(product([a.extent for a in nest.space]), hints)
+        programs = -(-rows // (COLUMNS if target.device == "cuda" and _is_columns(nest) else 1))
     full = target.multiprocessors * (1 if target.device == "cpu" else TILES_TO_FILL)
     return min(1.0, max(1, programs) / full)
+
+
+def _is_columns(nest: Nest) -> bool:
+    """Whether the reductions run along strided axes, so that a program takes several columns."""
+    types = {b.name: b.type for b in nest.buffers}
+    offsets = [types[e.buffer].offset(e.index) for e in nest.loads]
+    axes = [{a for a in atoms(d) if isinstance(a, Var)} for d in offsets]
+    most = max(map(len, axes), default=0)
+    widest = [(d, own) for d, own in zip(offsets, axes, strict=True) if len(own) == most]
+    unit = {a for d, own in widest for a in own if coefficient(d, a) == 1}
+    inner = {a for s in stages(nest) for a in s.axes}
+    return not unit & inner and any(a.var in unit for a in nest.space)
 
 
 def _compute_seconds(done: Work, target: Target, hints: Hints) -> float:

@@ -185,10 +185,17 @@ def _stored(nest: Nest, store: Store, hints: Hints) -> Dim:
 
 @dataclass(frozen=True)
 class Stage:
-    """One pass over inner axes: the reductions and stores that can share it."""
+    """One pass over inner axes: the reductions and stores that can share it.
+
+    Attributes:
+        axes: all of them.
+        walks: the axes of each reduction and store, each set once; walks that share no axis are
+            made one after the other.
+    """
 
     axes: tuple[Var, ...]
     roots: tuple[Expr, ...]
+    walks: tuple[frozenset[Var], ...]
 
 
 def stages(nest: Nest) -> tuple[Stage, ...]:
@@ -205,7 +212,8 @@ def stages(nest: Nest) -> tuple[Stage, ...]:
 
 def _stage(parts: list[tuple[tuple[Var, ...], tuple[Expr, ...]]]) -> Stage:
     axes = tuple(dict.fromkeys(a for group, _ in parts for a in group))
-    return Stage(axes, tuple(e for _, roots in parts for e in roots))
+    walks = tuple(dict.fromkeys(frozenset(group) for group, _ in parts))
+    return Stage(axes, tuple(e for _, roots in parts for e in roots), walks)
 
 
 def _levels(nest: Nest) -> Mapping[int, int]:

@@ -18,7 +18,7 @@ from ..base.sym import Dim, Sym, Var, atoms, product, substitute
 from ..ir.expr import Expr, Load, Rewriter, dims_of
 from ..ir.nest import Axis, Buffer, Nest, Store
 from ..ir.types import TensorType
-from .fuse import rename
+from .fuse import rename, shared_names
 
 
 def collapse(nest: Nest) -> Nest:
@@ -123,20 +123,16 @@ def _joined(group: Sequence[Var]) -> dict[Sym, Dim]:
 
 
 def _renamed(nest: Nest, values: dict[Sym, Dim]) -> Nest:
-    """The nest after the substitution, with axes named p0.. and r0.. in order."""
+    """The nest after the substitution, axes named p0.. and r0.., equal inner axes alike.
+
+    Merged axes may be equal where the single ones were not: a sum over (n, h, w) and one over
+    rows of the same tensor walk it together from here on.
+    """
     stores = tuple(rename(s, values) for s in nest.stores)
     space = dict.fromkeys(
         a for x in nest.space for a in atoms(substitute(x.var, values)) if isinstance(a, Var)
     )
-    moved = Nest(tuple(Axis(v) for v in space), nest.buffers, stores)
-    names: dict[Sym, Dim] = {v: Var(f"p{k}", v.extent) for k, v in enumerate(space)}
-    inner = dict.fromkeys(v for s in _inner(moved) for v in s if v not in names)
-    names |= {v: Var(f"r{k}", v.extent) for k, v in enumerate(inner)}
+    names = shared_names(stores, tuple(space))
     stores = tuple(rename(s, names) for s in stores)
     return Nest(tuple(Axis(Var(f"p{k}", v.extent)) for k, v in enumerate(space)),
                 nest.buffers, stores)  # fmt: skip
-
-
-def _inner(nest: Nest) -> list[tuple[Var, ...]]:
-    scanned = [(e.axis,) for e in nest.scans]
-    return [*(r.axes for r in nest.reductions), *scanned, *(s.axes for s in nest.stores)]

@@ -94,7 +94,7 @@ def _fuse(members: Sequence[str], nests: Mapping[str, Nest], stored: frozenset[s
     space, placed = _align(_anchor(closed), closed)
     stores = tuple(_store(p, space, nests) for p in placed)
     _check_reductions(space, stores)  # before equal names hide an axis of another reduction
-    names = _shared_names(stores, space)
+    names = shared_names(stores, space)
     stores = tuple(rename(s, names) for s in stores)
     axes = tuple(Axis(Var(f"p{k}", v.extent)) for k, v in enumerate(space))
     nest = Nest(axes, _buffers(stores, [nests[m] for m in members]), stores)
@@ -402,7 +402,7 @@ def _check_reductions(space: Sequence[Var], stores: Sequence[Store]) -> None:
 # ------------------------------------------------------------------ names of axes
 
 
-def _shared_names(stores: tuple[Store, ...], space: tuple[Var, ...]) -> dict[Sym, Dim]:
+def shared_names(stores: tuple[Store, ...], space: tuple[Var, ...]) -> dict[Sym, Dim]:
     """p0.. for the space; inner axes of equal extents are equal, so stages share expressions."""
     scopes: list[tuple[Var, ...]] = [s.axes for s in stores]
     for e in walk(tuple(e for s in stores for e in s.roots)):
