@@ -62,7 +62,7 @@ UNARY: dict[str, Row] = {
     **_direct(
         "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin",
         "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "lgamma",
-        "digamma", "sqrt", "rsqrt", "reciprocal", "floor", "ceil", "trunc", "round", "abs", "sign",
+        "sqrt", "rsqrt", "reciprocal", "floor", "ceil", "trunc", "round", "abs", "sign",
         "sigmoid", "relu", "erfinv",
     ),
     **_vml(
@@ -91,7 +91,7 @@ UNARY: dict[str, Row] = {
 BINARY: dict[str, Row] = _binary(
     pow=torch.pow, atan2=torch.atan2, hypot=torch.hypot, fmod=torch.fmod,
     floor_mod=torch.remainder, maximum=torch.maximum, minimum=torch.minimum, fmax=torch.fmax,
-    fmin=torch.fmin, copysign=torch.copysign,
+    fmin=torch.fmin, copysign=torch.copysign, nextafter=torch.nextafter,
 )  # fmt: skip
 BINARY |= {
     "floor_div": Row("ot::floor_div_in<M>(x, y)", torch.floor_divide, binary=True),

@@ -65,7 +65,7 @@ def samples(case: cases.Case) -> dict[str, cases.Array]:
     return made
 
 
-WHOLE_ONLY = {"bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "shl", "shr"}
+WHOLE_ONLY = {"bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "shl", "shr", "gcd"}
 OPS = [
     (op, d)
     for op in TABLE

@@ -35,7 +35,17 @@ def torch_dtype(dtype: DType | str) -> torch.dtype:
     return getattr(torch, found.torch_name)
 
 
+SORTED = {("bucketize", 1), ("searchsorted", 0)}
+"""Operands whose rows must be sorted."""
+
+
 def tensor(op: Op, name: str, shape: tuple[int, ...], number: int) -> torch.Tensor:
+    """A reproducible operand, sorted where the operator asks for that."""
+    x = unsorted(op, name, shape, number)
+    return x.sort(-1).values if (op.name, number) in SORTED else x
+
+
+def unsorted(op: Op, name: str, shape: tuple[int, ...], number: int) -> torch.Tensor:
     """A reproducible operand; `f32+` asks for positive numbers, `f32%` for some in (0, 1)."""
     made = torch.Generator().manual_seed(7 + number)
     dtype = torch_dtype(name.rstrip("+%"))

@@ -86,6 +86,20 @@ def _log_gamma(x: float) -> float:
     return math.inf if x <= 0 and x == math.floor(x) else math.lgamma(x)
 
 
+def _erf_inverse(y: float) -> float:
+    """Winitzki's approximation, then Newton steps on erf (erfc in the tail, where erf is flat)."""
+    size = abs(y)
+    if not size < 1:
+        return math.copysign(math.inf, y) if size == 1 else math.nan
+    low = math.log1p(-size * size)
+    mid = 2 / (math.pi * 0.147) + low / 2
+    x = math.sqrt(math.sqrt(mid * mid - low / 0.147) - mid)
+    for _ in range(3):
+        miss = math.erf(x) - size if size < 0.5 else (1 - size) - math.erfc(x)
+        x -= miss / (2 / math.sqrt(math.pi) * math.exp(-x * x))
+    return math.copysign(x, y)
+
+
 def _sigmoid(x: Array) -> Array:
     one = np.asarray(x).dtype.type(1)
     return one / (one + np.exp(-x))
@@ -236,11 +250,13 @@ TABLE: tuple[ScalarOp, ...] = (
     _special("atanh", 1, np.arctanh, 30),
     _special("erf", 1, _lift(math.erf), 30),
     _special("erfc", 1, _lift(math.erfc), 40),
+    _special("erfinv", 1, _lift(_erf_inverse), 40),
     _special("lgamma", 1, _lift(_log_gamma), 60),
     _special("sigmoid", 1, _sigmoid, 24),
     _special("pow", 2, _pow, 40),
     _special("atan2", 2, np.arctan2, 30),
     _special("hypot", 2, np.hypot, 20),
+    _leaf("gcd", 2, np.gcd, 200),
     _test("eq", np.equal),
     _test("ne", np.not_equal),
     _test("lt", np.less),

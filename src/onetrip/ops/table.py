@@ -12,6 +12,7 @@ from . import (
     columns,
     comparison,
     creation,
+    elementary,
     gather,
     gradients,
     joining,
@@ -24,6 +25,8 @@ from . import (
     pooling,
     random,
     reduction,
+    search,
+    special,
     statistics,
     weights,
     windows,
@@ -33,6 +36,7 @@ from .schema import Form, Op
 FAMILIES = (
     arithmetic, comparison, activation, creation, movement, joining, gather, reduction, statistics,
     arrangement, padding, normalization, gradients, losses, loss_gradients,
+    special, elementary, search,
     weights, windows, pooling, columns, random, opaque,
 )  # fmt: skip
 ALL: tuple[Op, ...] = tuple(op for family in FAMILIES for op in family.OPS)

@@ -231,6 +231,18 @@ template <class T> OT_INLINE vec<T> int_pow(vec<T> a, vec<T> b) {
   });
 }
 
+// The greatest common divisor of the absolute values, by Euclid's algorithm; 0 with x is |x|.
+template <class T> OT_INLINE vec<T> gcd(vec<T> a, vec<T> b) {
+  return map_lanes<T>(abs(a), abs(b), [](T x, T y) {
+    while (y != T(0)) {
+      T rest = T(-1) < T(0) && y == T(-1) ? T(0) : T(x % y);
+      x = y;
+      y = rest;
+    }
+    return x;
+  });
+}
+
 // A shift by a negative count or by the width or more gives 0, or the sign where it goes right.
 template <class T> OT_INLINE vec<T> shift_left(vec<T> a, vec<T> n) {
   return map_lanes<T>(a, n, [](T x, T k) {

@@ -95,6 +95,7 @@ OT_BINARY(fmod, , fmod)
 OT_LIBM_BINARY(fmod_exact, fmod)
 OT_LIBM_UNARY(asinh, asinh)
 OT_LIBM_UNARY(acosh, acosh)
+OT_LIBM_BINARY(nextafter, nextafter)
 
 template <class T> OT_INLINE vec<T> sigmoid(vec<T> x) {
   vec<T> one(T(1));
@@ -139,39 +140,6 @@ OT_INLINE vec<float> erf_short(vec<float> x) {
   return bitcast<float>(bitcast<int32_t>(magnitude) ^ bitcast<int32_t>(sign_bit_of(x)));
 }
 OT_INLINE vec<double> erf_short(vec<double> x) { return erf(x); }
-
-// ---- digamma ---------------------------------------------------------------------------------
-
-// psi(x): reflection for x < 0, recurrence up to 10, then the asymptotic series in 1 / x^2
-// (Abramowitz and Stegun 6.3.7, 6.3.5, 6.3.18).
-template <class T> OT_INLINE T digamma_positive(T x) {
-  constexpr double series[] = {8.33333333333333333333e-2,  -2.10927960927960927961e-2,
-                               7.57575757575757575758e-3,  -4.16666666666666666667e-3,
-                               3.96825396825396825397e-3,  -8.33333333333333333333e-3,
-                               8.33333333333333333333e-2};
-  T sum = 0;
-  for (; x < 10; x += 1) sum -= 1 / x;
-  if (x == 10) return sum + (T)2.25175258906672110764;
-  T tail = 0;
-  if (x < (T)1e17) {
-    T z = 1 / (x * x);
-    for (double c : series) tail = tail * z + (T)c;
-    tail *= z;
-  }
-  T log_x = sizeof(T) == 4 ? (T)::logf((float)x) : (T)::log((double)x);
-  return sum + log_x - (T)0.5 / x - tail;
-}
-template <class T> OT_INLINE T digamma_lane(T x) {
-  constexpr double pi = 3.14159265358979323846;
-  if (x == 0) return ::copysign((T)__builtin_inf(), -x);
-  if (!(x < 0)) return digamma_positive(x);
-  if (x == ::trunc(x)) return (T)__builtin_nan("");
-  double whole, part = ::modf((double)x, &whole);
-  return digamma_positive(1 - x) - (T)(pi / ::tan(pi * part));
-}
-template <class T> OT_INLINE vec<T> digamma(vec<T> x) {
-  return map_lanes<T>(x, [](T v) { return digamma_lane(v); });
-}
 
 // ---- inverse error function ------------------------------------------------------------------
 

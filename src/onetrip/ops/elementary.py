@@ -1,0 +1,142 @@
+"""Elementwise operators beside arithmetic: steps, divisors, neighbours, products of vectors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..base.dtype import bool_
+from ..base.errors import Unsupported
+from ..ir.expr import Expr, apply
+from ..ir.graph import Node
+from ..ir.types import TensorType
+from . import arith as m
+from .composite import Outputs, composite, convert, dense, one_dim, tensor
+from .rows import (
+    FLOATS,
+    INT_PAIRS,
+    PAIRS,
+    binary,
+    default_form,
+    elementwise,
+    form,
+    in_common,
+    plain,
+    sample,
+    with_attrs,
+    without_attrs,
+)  # fmt: skip
+from .rules import Arg, broadcast, check_compiled, like_first, pointwise, promoted
+from .schema import Attrs, Builder, Op
+
+Types = tuple[TensorType, ...]
+
+
+def _heaviside(x: Expr, value: Expr) -> Expr:
+    """`value` at 0, 1 above, 0 below and for NaN."""
+    if x.dtype is bool_:
+        return m.either(x, value)
+    return m.where(m.eq(x, 0), value, m.where(m.gt(x, 0), m.const(1, x.dtype), 0))
+
+
+def _np_heaviside(x: Any, value: Any) -> Any:
+    return np.where(np.equal(x, 0), value, np.greater(x, 0))
+
+
+def _whole_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
+    dtype = promoted(operands)
+    if not dtype.is_integral:
+        raise Unsupported(f"divisors of {dtype.torch_name}")
+    return pointwise(promoted)(operands, at)
+
+
+def _lcm(a: Expr, b: Expr) -> Expr:
+    """|a / gcd b|; 0 with 0."""
+    divisor = apply("gcd", a, b)
+    none = m.eq(divisor, 0)
+    share = apply("truncdiv", a, m.where(none, m.const(1, a.dtype), divisor))
+    return m.where(none, 0, m.absolute(m.mul(share, b)))
+
+
+def _single_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
+    (y,) = pointwise(promoted)(operands, at)
+    if not y.dtype.is_float or y.dtype.compute is not y.dtype:
+        raise Unsupported(f"neighbours of a number in {y.dtype.torch_name}")
+    return (y,)
+
+
+def _round_decimals(x: Expr, at: Attrs) -> Expr:
+    """round(x 10^d) / 10^d, and round(x / 10^-d) 10^-d for negative d."""
+    if not x.dtype.is_float:
+        return x
+    power = 10.0 ** abs(at["decimals"])
+    there, back = (m.mul, m.div) if at["decimals"] > 0 else (m.div, m.mul)
+    return back(apply("round", there(x, power)), power)
+
+
+def _addr_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
+    x, a, b = operands
+    dtype = check_compiled(promoted(operands))
+    if dtype is bool_:
+        raise Unsupported("an outer product of bool")
+    return (dense(dtype, broadcast((x.shape, (a.shape[0], b.shape[0])))),)
+
+
+def _addr(build: Builder, node: Node) -> Outputs:
+    """beta x + alpha a b^T; x is left out where beta is 0."""
+    dtype = node.output.type.dtype
+    x, a, b = (convert(build, tensor(node, k), dtype.compute) for k in range(3))
+    alpha, beta = node.attr.get("alpha", 1), node.attr.get("beta", 1)
+    a = build("unsqueeze", a, dim=1)
+    outer = build("mul", a if alpha == 1 else build("mul", a, alpha), b)
+    if beta != 0:
+        outer = build("add", x if beta == 1 else build("mul", x, beta), outer)
+    return (convert(build, outer, dtype),)
+
+
+def _cross_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
+    a, b = operands
+    return (dense(check_compiled(promoted(operands)), broadcast((a.shape, b.shape))),)
+
+
+def _cross(build: Builder, node: Node) -> Outputs:
+    """a[i + 1] b[i + 2] - a[i + 2] b[i + 1] along a dimension of three."""
+    k = one_dim(node.output.type, {"dim": node.attr.get("dim", -1)})
+    dtype = node.output.type.dtype
+    a, b = (convert(build, tensor(node, n), dtype.compute) for n in (0, 1))
+
+    def ahead(x: Any, steps: int) -> Any:
+        return build("roll", x, shifts=(-steps,), dims=(k - node.output.type.rank + x.type.rank,))
+
+    forth, back = (build("mul", ahead(a, s), ahead(b, 3 - s)) for s in (1, 2))
+    return (convert(build, build("sub", forth, back), dtype),)
+
+
+OPS: tuple[Op, ...] = (
+    elementwise("heaviside", default_form("heaviside", ("self", "values")),
+                without_attrs(_heaviside), plain(_np_heaviside),
+                (*PAIRS[:3], *INT_PAIRS[:1], sample(("bool", (4,)), ("bool", (4,))))),
+    elementwise("gcd", default_form("gcd", ("self", "other")),
+                without_attrs(lambda a, b: apply("gcd", a, b)), plain(np.gcd), INT_PAIRS[:2],
+                types=_whole_type),
+    elementwise("lcm", default_form("lcm", ("self", "other")), without_attrs(_lcm),
+                plain(np.lcm), INT_PAIRS[:2], types=_whole_type),
+    binary("nextafter", lambda a, b: apply("nextafter", a, b), np.nextafter,
+           forms=default_form("nextafter", ("self", "other")),
+           samples=(sample(("f64", (3, 4)), ("f64", (3, 4))),), types=_single_type),
+    elementwise("round_decimals", (form("round.decimals", ("self",), ("decimals",)),),
+                with_attrs(_round_decimals), lambda x, at: np.round(x, at["decimals"]),
+                tuple(sample(*s.operands, decimals=d) for s in FLOATS for d in (2, -1)),
+                types=like_first(), compute=in_common),
+    composite("addr", default_form("addr", ("self", "vec1", "vec2"), ("beta", "alpha")),
+              _addr_type, _addr,
+              lambda x, a, b, at: at.get("beta", 1) * x + at.get("alpha", 1) * np.outer(a, b),
+              (sample(("f32", (3, 4)), ("f32", (3,)), ("f32", (4,)), beta=0.5, alpha=2.0),
+               sample(("i64", (4,)), ("i64", (3,)), ("i64", (4,))),
+               sample(("bf16", (3, 4)), ("bf16", (3,)), ("bf16", (4,)), beta=0))),
+    composite("cross", default_form("linalg_cross", ("self", "other"), ("dim",)), _cross_type,
+              _cross, lambda a, b, at: np.cross(a, b, axis=at.get("dim", -1)),
+              (sample(("f32", (4, 3)), ("f32", (4, 3))), sample(("i64", (3, 2)), ("i64", (3, 2)),
+                                                                dim=0))),
+)  # fmt: skip
