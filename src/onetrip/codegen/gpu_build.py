@@ -21,6 +21,7 @@ from ..ir.expr import (
     Apply,
     Const,
     Expr,
+    Fold,
     Local,
     Position,
     Prefix,
@@ -80,7 +81,7 @@ def build(nest: Nest, tiling: Tiling, name: str, facts: Facts) -> Kernel:
     """The kernel of a nest.
 
     Raises:
-        Unsupported: a walked reduction inside another reduction, or a scan over a walked axis.
+        Unsupported: a walked reduction inside another reduction, or a scan that two walks read.
     """
     builder = _Builder(nest, tiling)
     return Kernel(
@@ -118,6 +119,7 @@ class _Builder:
                     self.near[a] = Var(f"{a.name}_near", near)
                 self.step[a] = Var(f"{a.name}_block", ceildiv(a.extent, lanes))
         self.done: dict[Reduction, tuple[Local, ...]] = {}
+        self.scanned: dict[Expr, Local] = {}
         self.rounded: set[Expr] = set()
         self.count = 0
         self.updated = {b.name for b in nest.buffers if b.access is Access.UPDATE} | {
@@ -248,12 +250,15 @@ class _Builder:
         return known[component]
 
     def _scan(self, e: Scanned) -> Expr:
+        known = self.scanned.get(e)
+        if known is not None:
+            return known
         if e.axis not in self.held or e.reverse:
             raise Unsupported(
-                "a scan over a long axis or in reverse",
-                expected="a forward scan over an axis that fits one tile",
+                "a scan that is read outside of its walk",
+                expected="values along a scanned axis, from its start to its end",
                 found=e.axis.name,
-                next_step="run the scan as an extern",
+                next_step="cut the group after the scan",
             )
         return Prefix(e.monoid, e.axis, tuple(map(self._value, e.lift)), e.component, e.dtype)
 
@@ -307,8 +312,9 @@ class _Builder:
     def _walk(self, one: _Pass, backwards: bool) -> list[Stmt]:
         values: dict[Sym, Dim] = {}
         inside: Expr | None = None
+        scans = self._walked_scans(one)
         for a in one.axes:
-            at, guard = self._position(a, backwards)
+            at, guard = self._position(a, backwards and not scans)
             values[a] = at
             inside = both(inside, guard)
 
@@ -319,6 +325,8 @@ class _Builder:
         out: list[Stmt] = []
         body: list[Stmt] = []
         finish: list[tuple[Reduction, list[Local]]] = []
+        for states in scans:
+            self._scan_step(out, body, states, place)
         for reduction in one.reductions:
             carries = self._carries(out, reduction, one)
             lift = tuple(place(self._value(e)) for e in reduction.lift)
@@ -342,6 +350,54 @@ class _Builder:
         for reduction, carries in finish:
             self.done[reduction] = self._finish(out, reduction, carries)
         return out
+
+    def _walked_scans(self, one: _Pass) -> list[list[Scanned]]:
+        """The scans along this walk, operands first; those that share a state stand together."""
+        roots = [e for r in one.reductions for e in r.lift]
+        roots += [e for s in one.stores for e in s.roots]
+        groups: dict[tuple[object, ...], list[Scanned]] = {}
+        for e in walk(tuple(roots)):
+            if isinstance(e, Scanned) and e.axis in one.axes and e not in self.scanned:
+                groups.setdefault((e.monoid, e.axis, e.lift), []).append(e)
+        return list(groups.values())
+
+    def _scan_step(
+        self,
+        out: list[Stmt],
+        body: list[Stmt],
+        scans: list[Scanned],
+        place: Callable[[Expr], Expr],
+    ) -> None:
+        """A prefix within each tile, after the state of all tiles before it."""
+        first = scans[0]
+        monoid, lane = MONOIDS[first.monoid], self.lane.get(first.axis)
+        over = self._over_scan(first)
+        carries = []
+        for neutral in monoid.identity(tuple(e.dtype for e in first.lift)):
+            name = self._fresh(f"{first.monoid}_before")
+            out.append(Carry(name, neutral, over))
+            carries.append(Local(name, neutral.dtype, over))
+        lift: tuple[Expr, ...] = tuple(
+            self._let(body, "lifted", place(self._value(e))) for e in first.lift
+        )
+        tile = whole = lift
+        if lane is not None:
+            parts = list(enumerate(lift))
+            tile = tuple(Prefix(first.monoid, lane, lift, n, e.dtype) for n, e in parts)
+            whole = tuple(Fold(first.monoid, (lane,), lift, n, e.dtype) for n, e in parts)
+        values = monoid.combine(tuple(carries), tile)
+        for e in scans:
+            self.scanned[e] = self._let(body, f"{e.monoid}_scan", values[e.component])
+        names = tuple(c.name for c in carries)
+        body.append(Assign(names, monoid.combine(tuple(carries), whole)))
+
+    def _over_scan(self, e: Scanned) -> tuple[Var, ...]:
+        """The tile axes of a scan's state: lanes it varies over, but for those of its own axis."""
+        free = {a for a in e.free if isinstance(a, Var)} - {e.axis}
+        axes = [a.var for a in self.nest.space if a.var in free]
+        axes += [a for a in self.held if a in free]
+        axes += [self.lane[a] for a in self.walked if a in free and a in self.lane]
+        return tuple(a for a in axes if self.tiling.lanes.get(a, 2) > 1)
 
     def _position(self, a: Var, backwards: bool) -> tuple[Dim, Expr | None]:
         """Where a walked axis stands, and the guard of lanes beyond its end."""

@@ -23,7 +23,9 @@ from ..ir.nest import Axis, AxisKind, Buffer, Nest
 from ..target import Target
 from .gpu_axes import on_common_axes, parts_apart
 from .gpu_build import Tiling, build, inner_axes
+from .gpu_scan import forward_scans
 from .gpu_split import (
+    Pieces,
     Split,
     chunked,
     first_reductions,
@@ -82,6 +84,8 @@ def _scans_inside(nest: Nest) -> Nest:
 def _pieces(nest: Nest, target: Target, stem: str) -> tuple[tuple[Nest, ...], tuple[Buffer, ...]]:
     if not nest.reductions and not nest.scans:
         return tuple(map(parts_apart, stores_apart(nest))), ()
+    if any(e.reverse for e in nest.scans) or len({e.axis for e in nest.scans}) > 1:
+        return _joined(forward_scans(nest, stem), target, stem)
     tiling = _reduction_tiling(nest, target)
     if _walked(nest, tiling):
         nest = online_softmax(nest)
@@ -89,10 +93,18 @@ def _pieces(nest: Nest, target: Target, stem: str) -> tuple[tuple[Nest, ...], tu
     if cut is None:
         return (nest,), ()
     pieces = split(nest, cut, stem)
-    done: list[Nest] = list(pieces.nests[:2])
+    rest, scratch = _joined(Pieces(pieces.nests[2:], pieces.scratch), target, stem)
+    return (*pieces.nests[:2], *rest), scratch
+
+
+def _joined(
+    pieces: Pieces, target: Target, stem: str
+) -> tuple[tuple[Nest, ...], tuple[Buffer, ...]]:
+    """The pieces of pieces."""
+    done: list[Nest] = []
     scratch = pieces.scratch
-    for rest in pieces.nests[2:]:
-        more, between = _pieces(rest, target, f"{stem}_then")
+    for number, rest in enumerate(pieces.nests):
+        more, between = _pieces(rest, target, f"{stem}_then{number or ''}")
         done += more
         scratch += between
     return tuple(done), scratch
@@ -213,7 +225,8 @@ def _rows(nest: Nest, contiguous: set[Var], target: Target) -> Tiling:
     lanes = _shared_lanes(nest, contiguous, budget)
     tile = max(math.prod(lanes[a] for a in axes) for axes in _walks(nest))
     warps = max(1, min(budget // 512, tile // 256))
-    together = {a: _neighbours(nest, lanes[a]) for a in inner if a in contiguous}
+    near = [a for a in inner if a in contiguous and not nest.scans]
+    together = {a: _neighbours(nest, lanes[a]) for a in near}
     return Tiling(dict.fromkeys(space, 1) | lanes, warps, "row", together)
 
 

@@ -366,6 +366,10 @@ class Values:
         return names
 
     def _prefix(self, e: Prefix, level: int) -> str:
+        key = ("prefix", e.monoid, e.axis, e.args)
+        known = self.scopes.known((key, e.component))
+        if known is not None:
+            return known
         names = [self.scopes.fresh(f"{e.monoid}_{n}") for n in range(len(e.args))]
         tiles = frozenset({e.axis}).union(*(self.needs(a).tiles for a in e.args))
         parts = [self._whole(a, tiles, [], Const(0, a.dtype), level) for a in e.args]
@@ -376,6 +380,8 @@ class Values:
             f" {self._combine(e)})",
             level,
         )
+        for number, name in enumerate(names):
+            self.scopes.note((key, number), name, level, self.needs(e).resources)
         return names[e.component]
 
     def _combine(self, e: Fold | Prefix) -> str:
