@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
+from onetrip.frontend.ahead import capture_graphs
 from onetrip.frontend.capture import CapturedGraph, make_backend
 
 LENGTH = 6
@@ -117,3 +118,21 @@ def test_an_expanded_scalar_is_a_mask_like_any_other() -> None:
 
     graphs, _ = captured(program, draw())
     assert calls(graphs[0]) == [(None, False)]
+
+
+def test_scattered_rows_are_copied_for_a_gpu_without_their_repeats() -> None:
+    """A bias from an embedding: heads innermost, one for the whole batch."""
+    bias = nn.Embedding(8, 2)
+
+    def program(q: Tensor) -> Tensor:
+        at = torch.arange(LENGTH, device=q.device)
+        q_at, k_at = at[:, None], at[None]
+        mask = bias((q_at - k_at).abs()).permute(2, 0, 1)[None].expand(3, 2, LENGTH, LENGTH)
+        return functional.scaled_dot_product_attention(q, q, q, mask)
+
+    graphs = capture_graphs(
+        program, torch.randn(3, 2, LENGTH, 8), device=torch.device("cuda", 0), training=False
+    )
+    (node,) = [n for n in graphs[0].module.graph.nodes if "attention" in str(n.target)]
+    assert node.args[3].meta["val"].stride() == (0, LENGTH * LENGTH, LENGTH, 1)
+    assert node.args[3].meta["val"].shape == (3, 2, LENGTH, LENGTH)

@@ -1,8 +1,9 @@
 """One capture for planning and compiling: a torch program becomes functional ATen graphs.
 
     Dynamo -> our operators for attention and dropout (`rewrite`) -> AOTAutograd, composites kept
-    whole -> our seeded operators for random calls (`seeded`) -> masks of positions alone as flags
-    (`masks`) -> forward and backward -> calls over lists of tensors taken apart (`foreach`)
+    whole -> our seeded operators for random calls (`seeded`) -> masks in the form that fast
+    attention takes (`masks`) -> forward and backward -> calls over lists of tensors taken apart
+    (`foreach`)
 
 `make_backend` does it for a program that runs; `capture_graphs` for one that does not, on fake
 tensors of any device. Both see the same graphs. It must not know our own IR, plans or kernels.
@@ -23,7 +24,7 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
 
 from .foreach import split_foreach
-from .masks import flag_position_masks
+from .masks import simplify_masks
 from .overlap import check_overlap, with_overlap_check
 from .rewrite import rewrite_dynamo_graph
 from .seeded import seed_random_calls
@@ -153,7 +154,7 @@ class _Compilation:
 def _rewrite_joint(module: torch.fx.GraphModule) -> None:
     """What must be seen before a graph is split into forward and backward."""
     seed_random_calls(module)
-    flag_position_masks(module)
+    simplify_masks(module)
 
 
 def _boxed(compiled: Callable[..., Any]) -> Callable[..., Any]:

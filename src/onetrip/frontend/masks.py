@@ -1,13 +1,15 @@
-"""Attention masks that depend on positions alone are worked out and, where possible, become flags.
+"""Attention masks in the form that the library's fast kernels take.
 
     mask = arange(k) <= arange(q)[:, None]     ->  is_causal
     mask = full(True), or zeros added          ->  no mask
+    mask = bias.permute(2, 0, 1)               ->  the same numbers with rows contiguous (on a GPU)
 
 The library's attention is several times faster with a flag than with a mask of the same meaning:
 it need not read the mask, may leave out the blocks above the diagonal, and has kernels that take
 none. A mask is proved equal to a flag by computing it: it has no input, and each of its elements is
-looked at. A mask with an input, or with a symbolic size, stays. Must not know the partitioner or
-any later stage.
+looked at. A mask with an input, or with a symbolic size, stays; its rows are made contiguous on a
+GPU, where the library otherwise computes the whole score matrix in float32. Must not know the
+partitioner or any later stage.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from . import torch_ops  # noqa: F401  (registers the operators)
+from .writer import Writer
 
+aten = torch.ops.aten
 ours = torch.ops.onetrip
 Node = torch.fx.Node
 
@@ -30,29 +34,50 @@ _MOST_ELEMENTS = 1 << 26
 """Elements of a mask that are worth computing at compile time."""
 
 
-def flag_position_masks(module: torch.fx.GraphModule) -> None:
-    """Replaces masks that hold for all positions, or for the causal ones, by flags; in place."""
-    answers: dict[Node, bool | None] = {}
-    changed = False
+def simplify_masks(module: torch.fx.GraphModule) -> None:
+    """Replaces masks by flags where they are equal, and gives the others contiguous rows."""
+    flags: dict[Node, bool | None] = {}
+    dense: dict[Node, Node] = {}
     for node in list(module.graph.nodes):
         place = _MASK_PLACE.get(node.target)
-        if place is None or not isinstance(node.args[place], Node) or node.args[place + 1]:
+        if place is None or not isinstance(node.args[place], Node):
             continue
         mask = node.args[place]
-        if mask not in answers:
-            answers[mask] = _causal_flag(mask)
-        causal = answers[mask]
-        if causal is None or node.args[place + 4 :] == (True,):
-            continue
-        node.args = (*node.args[:place], None, causal, *node.args[place + 2 :])
-        changed = True
-    if changed:
+        if mask not in flags:
+            flags[mask] = _causal_flag(mask)
+        if flags[mask] is not None and not node.args[place + 1]:
+            node.args = (*node.args[:place], None, flags[mask], *node.args[place + 2 :])
+        elif _has_scattered_rows(mask):
+            if mask not in dense:
+                dense[mask] = _with_dense_rows(mask, node)
+            node.update_arg(place, dense[mask])
+    if flags:
         module.graph.eliminate_dead_code()
         module.recompile()
 
 
+def _has_scattered_rows(mask: Node) -> bool:
+    value = mask.meta["val"]
+    return value.device.type == "cuda" and value.dim() > 1 and value.stride(-1) not in (0, 1)
+
+
+def _with_dense_rows(mask: Node, reader: Node) -> Node:
+    """The mask copied with its rows contiguous; axes along which it repeats are not copied."""
+    write = Writer(reader)
+    value = mask.meta["val"]
+    distinct = mask
+    for axis, step in enumerate(value.stride()):
+        if step == 0:
+            distinct = write.call(aten.slice.Tensor, distinct, axis, 0, 1)
+    copied = write.call(aten.clone.default, distinct, memory_format=torch.contiguous_format)
+    return copied if distinct is mask else write.call(aten.expand.default, copied, [*value.shape])
+
+
 def _causal_flag(mask: Node) -> bool | None:
-    """The value of `is_causal` that means the same as a mask; None where none does."""
+    """The value of `is_causal` that means the same as a mask; None where none does.
+
+    A mask without inputs has no gradient, so nothing is lost with it.
+    """
     steps = _closed_steps(mask)
     if steps is None:
         return None

@@ -7,7 +7,6 @@ the partitioner or any later stage.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import operator
 from collections.abc import Callable, Sequence
@@ -16,36 +15,23 @@ from typing import Any
 import torch
 import torch.fx
 from torch import Tensor
-from torch._guards import detect_fake_mode
 from torch.utils.checkpoint import CheckpointPolicy
 
 from . import torch_ops  # noqa: F401  (registers the operators)
 from .philox import UNIFORM_BITS
+from .writer import Writer
 
 aten = torch.ops.aten
 ours = torch.ops.onetrip
 Node = torch.fx.Node
 
 
-class _Writer:
-    """Appends calls in front of one node, each with its fake value, under that node's origin."""
+class _Writer(Writer):
+    """A writer that makes seeds and reads sizes."""
 
     def __init__(self, node: Node, salts: itertools.count[int]) -> None:
-        self._node = node
+        super().__init__(node)
         self._salts = salts
-        kept = ("val", "tensor_meta", "original_aten")
-        self._meta = {k: v for k, v in node.meta.items() if k not in kept}
-
-    def call(self, target: Any, *args: Any, **kwargs: Any) -> Node:
-        graph = self._node.graph
-        with graph.inserting_before(self._node):
-            new = graph.call_function(target, args, kwargs)
-        values = torch.fx.map_arg((args, kwargs), lambda n: n.meta["val"])
-        fake_args, fake_kwargs = values
-        mode = detect_fake_mode(_values(self._node)) or contextlib.nullcontext()
-        with mode, torch.no_grad():
-            new.meta = {**self._meta, "val": target(*fake_args, **fake_kwargs)}
-        return new
 
     def seed(self, device: torch.device) -> Node:
         return self.call(ours.seed.default, device, next(self._salts))
@@ -58,15 +44,6 @@ class _Writer:
             n if isinstance(n, int) else self.call(aten.sym_size.int, source, axis)
             for axis, n in enumerate(source.meta["val"].shape)
         ]
-
-
-def _values(node: Node) -> list[Any]:
-    nodes = [node, *node.all_input_nodes]
-    flat: list[Any] = []
-    for n in nodes:
-        value = n.meta.get("val")
-        flat.extend(value if isinstance(value, (list, tuple)) else [value])
-    return flat
 
 
 def _dense_order(value: Tensor) -> list[int] | None:
