@@ -97,3 +97,10 @@ def test_threads_get_the_same_objects() -> None:
         t.join()
     assert len(made) == 8
     assert all(len({id(row[k]) for row in made}) == 1 for k in range(300))
+
+
+def test_fields_by_name_and_by_default_find_the_same_instance() -> None:
+    assert Size("n") is Size("n", 0) is Size(least=0, name="n")
+    for wrong in (lambda: Size("n", 0, 1), lambda: Size("n", most=3), lambda: Var("i")):  # type: ignore[call-arg]
+        with pytest.raises(TypeError):
+            wrong()

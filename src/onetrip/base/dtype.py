@@ -56,6 +56,10 @@ class DType:
     def __repr__(self) -> str:
         return self.name
 
+    def __hash__(self) -> int:
+        """By name alone: types are hashed with every expression that is looked up."""
+        return hash(self.name)
+
 
 bool_ = DType("bool", "bool", Category.BOOL, 8, signed=False)
 u8 = DType("u8", "uint8", Category.INT, 8, signed=False)

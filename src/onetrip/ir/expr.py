@@ -189,6 +189,13 @@ class Contract(Expr):
 
 def children(e: Expr) -> tuple[Expr, ...]:
     """The direct operands, lifts of a reduction and payloads of indirect indices included."""
+    found: tuple[Expr, ...] | None = e.__dict__.get("_children")
+    if found is None:
+        found = e.__dict__["_children"] = _children(e)
+    return found
+
+
+def _children(e: Expr) -> tuple[Expr, ...]:
     if isinstance(e, Load):
         indirect = tuple(p for d in e.index for p in payloads(d))
         return (*indirect, *((e.guard,) if e.guard is not None else ()))
