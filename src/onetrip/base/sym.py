@@ -212,7 +212,8 @@ def _divide_term(c: int, factors: tuple[Sym, ...], den: Dim) -> tuple[int, tuple
 def _split(e: Dim, den: Dim) -> tuple[Dim, Dim]:
     """(q, r) with e == q * den + r: q gathers what den divides exactly.
 
-    Of an integer den, r's constant is in [0, den) and no coefficient reaches den.
+    Of an integer den, r's constant is in [0, den) and no coefficient reaches den; of another, r is
+    not provably in [-den, 0).
     """
     quotient: Monomials = {}
     rest: Monomials = {}
@@ -225,7 +226,10 @@ def _split(e: Dim, den: Dim) -> tuple[Dim, Dim]:
             rest[factors] = rest.get(factors, 0) + c % den
         else:
             rest[factors] = rest.get(factors, 0) + c
-    return from_monomials(quotient), from_monomials(rest)
+    q, r = from_monomials(quotient), from_monomials(rest)
+    if not isinstance(den, int) and within(add(r, den), den):
+        return add(q, -1), add(r, den)
+    return q, r
 
 
 def _coarse(e: Dim, den: Dim) -> tuple[int, Dim, Dim] | None:
@@ -347,8 +351,22 @@ def is_nonnegative(e: Dim | None) -> bool:
     if e is None:
         return False
     low = e if all(isinstance(a, Size) for a in atoms(e)) else lower_bound(e)
-    least = None if low is None else _extreme(low, upper=False)
-    return least is not None and least >= 0
+    if low is None:
+        return False
+    least = _extreme(low, upper=False)
+    return (least is not None and least >= 0) or is_nonnegative(_without_quotient(low))
+
+
+def _without_quotient(e: Dim) -> Dim | None:
+    """A lower bound of d * e for a quotient n // d in e: n - d + 1 <= d * (n // d) <= n."""
+    for factors, c in monomials(e).items():
+        for position, f in enumerate(factors):
+            rest = product(factors[:position] + factors[position + 1 :])
+            if isinstance(f, Quotient) and isinstance(f.den, int) and is_nonnegative(rest):
+                others = add(e, mul(-c, product(factors)))
+                bound = add(f.num, 1 - f.den if c > 0 else 0)
+                return add(mul(f.den, others), mul(mul(c, rest), bound))
+    return None
 
 
 @_remembered
@@ -475,9 +493,8 @@ def _factor(e: Dim, atom: Callable[[Sym], str] | None) -> str:
 def _render_poly(e: Poly, atom: Callable[[Sym], str] | None) -> str:
     parts: list[str] = []
     for c, factors in e.terms:
-        names = [render(f, atom) for f in factors]
-        size = [str(abs(c))] if abs(c) != 1 or not names else []
-        text = "*".join(size + names)
+        size = [str(abs(c))] if abs(c) != 1 or not factors else []
+        text = "*".join(size + [render(f, atom) for f in factors])
         sign = "-" if c < 0 else "+"
         parts.append(f"{sign} {text}" if parts else (f"-{text}" if c < 0 else text))
     return " ".join(parts)

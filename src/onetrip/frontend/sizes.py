@@ -9,7 +9,7 @@ import sympy
 import torch
 
 from ..base.errors import Unsupported
-from ..base.sym import Dim, Size, add, floordiv, mod, mul
+from ..base.sym import Dim, Size, add, floordiv, is_nonnegative, mod, mul
 
 
 def dim_of(value: int | torch.SymInt | Any) -> Dim:
@@ -64,11 +64,21 @@ def _translate(e: Any, least: Callable[[sympy.Symbol], int], sizes: Collection[D
     return total
 
 
+def _largest(a: Dim, b: Dim) -> Dim:
+    """The one of two that is not below the other for any size; Unsupported where neither is."""
+    for one, other in ((a, b), (b, a)):
+        if is_nonnegative(add(one, mul(other, -1))):
+            return one
+    raise Unsupported(f"which of the sizes {a} and {b} is larger differs from call to call")
+
+
 _FOLDS: dict[str, Callable[[Dim, Dim], Dim]] = {
     "Add": add,
     "Mul": mul,
     "FloorDiv": floordiv,
     "CleanDiv": floordiv,
     "Mod": mod,
+    "Max": _largest,
+    "Min": lambda a, b: add(add(a, b), mul(_largest(a, b), -1)),
     "PythonMod": mod,
 }

@@ -7,6 +7,7 @@ Knows no planning; what it cannot say at all raises Unsupported, and the caller 
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,14 +16,16 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from ..base.dtype import BY_TORCH_NAME, COMPILED
+from ..base.dtype import BY_TORCH_NAME, COMPILED, DType
 from ..base.errors import Unsupported
+from ..base.host import Computed
 from ..base.sym import Size, Sym
 from ..ir.graph import Graph, Literal, Node, Operand, Origin, Ref, Scalar, Value, freeze
 from ..ir.types import TensorType
 from ..ops.composite import ABSENT
 from ..ops.schema import Form, Kind, Movement, Op, Opaque
 from ..ops.table import BY_TARGET
+from .numbers import NUMBERS, check_sizes, computed, holds_computed, is_nested, is_true, number_type
 from .origin import origin_of
 from .sizes import dim_of, strides_of
 from .storage import READS, WRITES, check_owned, on_owner, storage_owners
@@ -33,10 +36,11 @@ _LAYOUT_ARGUMENTS = frozenset({"memory_format", "layout", "pin_memory", "non_blo
 
 @dataclass(frozen=True)
 class Imported:
-    """A graph, the constant tensors behind its last inputs, and the sizes it was captured with."""
+    """A graph, the constants behind its last inputs (tensors, and the graphs that a higher-order
+    operator runs), and the sizes it was captured with."""
 
     graph: Graph
-    constants: tuple[Tensor, ...]
+    constants: tuple[Any, ...]
     hints: Mapping[Sym, int]
 
 
@@ -67,10 +71,11 @@ class _Importer:
         self._owners = storage_owners(module.graph)
         self._known: dict[fx.Node, Any] = {}
         self._inputs: list[Value] = []
-        self._constants: list[tuple[Value, Tensor]] = []
+        self._constants: list[tuple[Value, Any]] = []
         self._nodes: list[Node] = []
         self._sizes: dict[Size, tuple[str, int]] = {}
         self._hints: dict[Sym, int] = {}
+        self._numbers: dict[Computed, DType] = {}
         self._mutations: dict[str, tuple[Value, Value]] = {}
         self._outputs: tuple[Value | Scalar | None, ...] = ()
 
@@ -107,11 +112,15 @@ class _Importer:
                     self._hint(d, val.shape[k])
             self._known[node] = value
         else:
-            value = Value(node.name, TensorType(BY_TORCH_NAME["int64"], (), ()))
-            self._known[node] = self._scalar_input(node, val)
+            value = Value(node.name, number_type(val))
+            self._known[node] = self._scalar_input(node, value, val)
         self._inputs.append(value)
 
-    def _scalar_input(self, node: fx.Node, val: Any) -> Any:
+    def _scalar_input(self, node: fx.Node, value: Value, val: Any) -> Any:
+        if is_nested(val):
+            return value
+        if isinstance(val, torch.SymFloat | torch.SymBool):
+            return self._computed(Computed("given", (value,)), value.type)
         if isinstance(val, torch.SymInt):
             size = dim_of(val)
             if isinstance(size, Size):
@@ -128,13 +137,12 @@ class _Importer:
             self._hints[size] = int(symbol.node.hint)
 
     def _constant(self, node: fx.Node) -> None:
-        tensor: Any = self._module
+        held: Any = self._module
         for part in str(node.target).split("."):
-            tensor = getattr(tensor, part)
-        if not isinstance(tensor, Tensor):
-            raise Unsupported(f"the constant {node.target} is no tensor")
-        value = Value(node.name, tensor_type(tensor))
-        self._constants.append((value, tensor))
+            held = getattr(held, part)
+        form = tensor_type(held) if isinstance(held, Tensor) else number_type(held)
+        value = Value(node.name, form)
+        self._constants.append((value, held))
         self._known[node] = value
 
     def _output(self, node: fx.Node) -> None:
@@ -146,6 +154,10 @@ class _Importer:
         known = self._known[r] if isinstance(r, fx.Node) else r
         if known is None or isinstance(known, Value):
             return known
+        if isinstance(known, Computed) and known.function == "given":
+            (value,) = known.arguments
+            assert isinstance(value, Value)
+            return value
         return Scalar(known)
 
     # -------------------------------------------------------------- calls
@@ -153,13 +165,16 @@ class _Importer:
     def _call(self, node: fx.Node) -> None:
         if node.target is operator.getitem:
             source, index = node.args
-            assert isinstance(source, fx.Node) and isinstance(index, int)
+            assert isinstance(source, fx.Node)
             absent = node.meta.get("val") is None
             self._known[node] = None if absent else self._known[source][index]
             return
         val = node.meta.get("val")
-        if isinstance(val, int | float | torch.SymInt | torch.SymFloat | torch.SymBool):
-            self._known[node] = dim_of(val) if isinstance(val, int | torch.SymInt) else _no(node)
+        if isinstance(val, NUMBERS):
+            self._known[node] = self._number(node, val)
+            return
+        if isinstance(node.target, torch._ops.HigherOrderOperator):
+            self._higher_order(node)
             return
         if not isinstance(node.target, torch._ops.OpOverload):
             raise Unsupported(f"{node.name} calls {node.target}, which is no ATen operator")
@@ -168,8 +183,17 @@ class _Importer:
             arguments = on_owner(node, arguments, self._owners)
         if node.target is torch.ops.aten.copy_.default:
             self._mutation(node, arguments)
-            return
-        self._operator(node, arguments)
+        elif node.target is not _CHECK or not is_true(self._resolve(arguments["self"])):
+            self._operator(node, arguments)
+
+    def _number(self, node: fx.Node, val: Any) -> Any:
+        """A dim where the IR can say it, else what the host computes at each call."""
+        made = computed(node, val, self._resolve)
+        return self._computed(made, number_type(val)) if isinstance(made, Computed) else made
+
+    def _computed(self, number: Computed, form: TensorType) -> Computed:
+        self._numbers[number] = form.dtype
+        return number
 
     def _mutation(self, node: fx.Node, arguments: Mapping[str, Any]) -> None:
         target, source = (self._known[arguments[k]] for k in ("self", "src"))
@@ -181,9 +205,11 @@ class _Importer:
     def _operator(self, node: fx.Node, arguments: Mapping[str, Any]) -> None:
         known = {name: self._resolve(a) for name, a in arguments.items()}
         outputs = _output_values(node)
+        check_sizes(node, (v.type for v in outputs), self._sizes)
         module, line = origin_of(node)
         origin, call = Origin(module, line, str(node.target)), len(self._nodes)
         target = str(node.target)
+        given = _by_position(node, known)
         try:
             op, form = _entry(target)
             _check_devices(node)
@@ -191,24 +217,69 @@ class _Importer:
                 check_owned(node, arguments)
             assert isinstance(node.target, torch._ops.OpOverload)
             operands, attrs = _fit(form, node.target, known)
+            numbers: tuple[Node, ...] = ()
             if isinstance(op.body, Opaque):
-                made = _library_call(op.name, node, known, outputs, origin, call, attrs)
+                made = _library_call(op.name, target, given, outputs, origin, call, attrs)
             else:
+                numbers, operands = self._held(operands, node, origin, call)
                 made = Node(op.name, operands, outputs, freeze(attrs), origin, call)
                 _check_types(op, made)
+            self._nodes.extend(numbers)
         except Unsupported as reason:
             attrs = {"reason": str(reason)}
-            made = _library_call("extern", node, known, outputs, origin, call, attrs)
+            made = _library_call("extern", target, given, outputs, origin, call, attrs)
         self._nodes.append(made)
-        self._known[node] = outputs if isinstance(node.meta.get("val"), tuple | list) else (
-            outputs[0] if outputs else None
-        )  # fmt: skip
+        self._known[node] = _results(node, outputs)
+
+    def _held(
+        self, operands: tuple[Operand, ...], node: fx.Node, origin: Origin, call: int
+    ) -> tuple[tuple[Node, ...], tuple[Operand, ...]]:
+        """Operands with each computed number replaced by a tensor that holds it, and the calls
+        that make those: a number of its own in the promotion of types, as it was."""
+        made: list[Node] = []
+        kept: list[Operand] = []
+        for k, x in enumerate(operands):
+            if not isinstance(x, Scalar) or not isinstance(x.value, Computed):
+                kept.append(x)
+                continue
+            dtype = self._numbers[x.value]
+            value = Value(f"{node.name}.number{k}", TensorType(dtype, (), ()))
+            device = Literal("device", str(node.meta["val"].device))
+            given = ((x.value,), {"dtype": dtype, "device": device})
+            reason = {"reason": "the host computes the number"}
+            made.append(
+                _library_call("extern", SCALAR_TENSOR, given, (value,), origin, call, reason)
+            )
+            kept.append(value)
+        return tuple(made), tuple(kept)
+
+    def _higher_order(self, node: fx.Node) -> None:
+        """A call that runs graphs or an operator given as arguments: as the library runs it."""
+        name = node.target.__name__  # type: ignore[union-attr]
+        if getattr(torch.ops.higher_order, name, None) is not node.target:
+            raise Unsupported(
+                f"{node.name} calls {name}, which is not among torch.ops.higher_order"
+            )
+        given = (
+            self._resolve(tuple(node.args)),
+            {k: self._resolve(a) for k, a in node.kwargs.items()},
+        )
+        outputs = _output_values(node)
+        check_sizes(node, (v.type for v in outputs), self._sizes)
+        module, line = origin_of(node)
+        origin, call = Origin(module, line, name), len(self._nodes)
+        reason = {"reason": f"{name} is an operator over programs"}
+        target = f"higher_order.{name}"
+        self._nodes.append(_library_call("extern", target, given, outputs, origin, call, reason))
+        self._known[node] = _results(node, outputs)
 
     def _resolve(self, a: Any) -> Any:
         if isinstance(a, fx.Node):
             return self._known[a]
         if isinstance(a, tuple | list):
             return tuple(map(self._resolve, a))
+        if isinstance(a, dict):
+            return Computed("dict", tuple(map(self._resolve, itertools.chain(*a.items()))))
         if isinstance(a, torch.dtype):
             name = str(a).removeprefix("torch.")
             return BY_TORCH_NAME.get(name, Literal("dtype", name))
@@ -219,11 +290,10 @@ _LITERALS: Mapping[type, Callable[[Any], Literal]] = {
     torch.device: lambda d: Literal("device", str(d)),
     torch.layout: lambda x: Literal("layout", str(x).removeprefix("torch.")),
     torch.memory_format: lambda x: Literal("memory_format", str(x).removeprefix("torch.")),
+    torch._ops.OpOverload: lambda x: Literal("operator", str(x)),
 }
-
-
-def _no(node: fx.Node) -> Any:
-    raise Unsupported(f"{node.name} computes a symbolic number that is no integer")
+_CHECK = torch.ops.aten._assert_scalar.default
+SCALAR_TENSOR = "aten.scalar_tensor.default"
 
 
 def _bound(node: fx.Node) -> dict[str, Any]:
@@ -259,9 +329,21 @@ def _output_values(node: fx.Node) -> tuple[Value, ...]:
                 for k, v in enumerate(val)
             )
         return tuple(Value(f"{node.name}_{k}", tensor_type(v)) for k, v in enumerate(val))
+    if isinstance(val, dict) and all(isinstance(v, Tensor) for v in val.values()):
+        return tuple(Value(f"{node.name}_{k}", tensor_type(v)) for k, v in val.items())
     if val is None:
         return ()
     raise Unsupported(f"{node.name} returns a {type(val).__name__}")
+
+
+def _results(node: fx.Node, outputs: tuple[Value, ...]) -> Any:
+    """What a call's node stands for: one value, or several by position or name."""
+    val = node.meta.get("val")
+    if isinstance(val, dict):
+        return dict(zip(val, outputs, strict=True))
+    if isinstance(val, tuple | list):
+        return outputs
+    return outputs[0] if outputs else None
 
 
 def _check_devices(node: fx.Node) -> None:
@@ -294,6 +376,8 @@ def _fit(
     for argument in target._schema.arguments:
         name, value = argument.name, known[argument.name]
         if name in form.attrs:
+            if holds_computed(value):
+                raise Unsupported(f"{target} with a {name} that the host computes")
             attrs[name] = value
         elif name not in named and name not in _LAYOUT_ARGUMENTS:
             _check_default(target, argument, value)
@@ -311,7 +395,7 @@ def _check_default(target: Any, argument: Any, value: Any) -> None:
 def _operand(x: Any) -> Operand:
     if isinstance(x, Value):
         return x
-    if isinstance(x, bool | int | float | Sym):
+    if isinstance(x, bool | int | float | Sym | Computed):
         return Scalar(x)
     raise Unsupported(f"an operand of type {type(x).__name__}")
 
@@ -344,31 +428,39 @@ def _is_dense(t: TensorType) -> bool:
     return t.is_contiguous or t.storage_elements == t.numel
 
 
+Given = tuple[tuple[Any, ...], Mapping[str, Any]]
+"""Positional and keyword arguments of a library call."""
+
+
+def _by_position(node: fx.Node, known: Mapping[str, Any]) -> Given:
+    """Arguments as the schema takes them."""
+    assert isinstance(node.target, torch._ops.OpOverload)
+    schema = node.target._schema.arguments
+    args = tuple(known[a.name] for a in schema if not a.kwarg_only)
+    return args, {a.name: known[a.name] for a in schema if a.kwarg_only}
+
+
 def _library_call(
     op: str,
-    node: fx.Node,
-    known: Mapping[str, Any],
+    target: str,
+    given: Given,
     outputs: tuple[Value, ...],
     origin: Origin,
     call: int,
     attrs: Mapping[str, Any],
 ) -> Node:
     """The call as it stands, its tensor arguments taken out into operands."""
-    assert isinstance(node.target, torch._ops.OpOverload)
     inputs: list[Operand] = []
 
     def template(a: Any) -> Any:
         if isinstance(a, Value):
             inputs.append(a)
             return Ref(len(inputs) - 1)
+        if isinstance(a, Computed):
+            return Computed(a.function, tuple(map(template, a.arguments)))
         return tuple(map(template, a)) if isinstance(a, tuple) else a
 
-    args, kwargs = [], []
-    for argument in node.target._schema.arguments:
-        made = template(known[argument.name])
-        if argument.kwarg_only:
-            kwargs.append((argument.name, made))
-        else:
-            args.append(made)
-    call_attrs = {"target": str(node.target), "args": tuple(args), "kwargs": tuple(kwargs)}
+    args = tuple(map(template, given[0]))
+    kwargs = tuple((name, template(a)) for name, a in given[1].items())
+    call_attrs = {"target": target, "args": args, "kwargs": kwargs}
     return Node(op, tuple(inputs), outputs, freeze({**attrs, **call_attrs}), origin, call)

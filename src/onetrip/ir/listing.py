@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..base.dtype import DType
+from ..base.host import Computed
 from ..base.sym import Dim, Opaque, Size, Sym, Var, render
 from .expr import (
     Apply,
@@ -125,6 +126,7 @@ _ATTRS: tuple[tuple[Any, Callable[[Any], str]], ...] = (
     (tuple, _tuple_text),
     (Ref, lambda r: f"ref({r.index})"),
     (Literal, lambda x: f"literal({json.dumps(x.kind)}, {json.dumps(x.text)})"),
+    (Computed, lambda c: f"computed({json.dumps(c.function)}, {attr_text(c.arguments)})"),
     (Scalar, lambda s: f"scalar({attr_text(s.value)})"),
     (Value, lambda v: f"value({value_text(v)})"),
 )

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from ..base.dtype import BY_NAME, DType
 from ..base.errors import UsageError
+from ..base.host import Computed
 from ..base.sym import Dim, Opaque, Poly, Quotient, Remainder, Size, Sym, Var
 from .expr import Apply, Cast, Const, Expr, Load, Position, Reduced, Reduction, Rng, Scanned
 from .graph import Graph, Literal, Node, Operand, Origin, Ref, Scalar, Value
@@ -461,6 +462,11 @@ class _GraphReader(_Reader):
         c.expect(",")
         return Literal(kind, c.name())
 
+    def computed(self, c: Cursor) -> Computed:
+        function = c.name()
+        c.expect(",")
+        return Computed(function, tuple(self.attr(c)))
+
     def complex(self, c: Cursor) -> complex:
         real = float(c.number())
         c.expect(",")
@@ -482,4 +488,5 @@ _ATTRS: dict[str, Callable[[_GraphReader, Cursor], Any]] = {
     "scalar": lambda r, c: Scalar(r.attr(c)),
     "value": lambda r, c: r.value(c),
     "complex": _GraphReader.complex,
+    "computed": _GraphReader.computed,
 }

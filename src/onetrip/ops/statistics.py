@@ -14,7 +14,7 @@ import numpy as np
 
 from ..base.dtype import f64, i64
 from ..base.errors import Unsupported
-from ..base.sym import Dim, ceildiv
+from ..base.sym import Dim, add, ceildiv, is_nonnegative
 from ..ir.graph import Node, Value
 from ..ir.types import TensorType
 from .composite import (
@@ -58,6 +58,16 @@ def _correction(at: Attrs) -> float:
     return 1.0 if at.get("unbiased", True) else 0.0
 
 
+def _degrees(build: Builder, count: Dim, correction: float) -> Any:
+    """max(0, count - correction): an input of no elements has the variance 0 / 0."""
+    if isinstance(count, int):
+        return max(count - correction, 0.0)
+    if correction.is_integer() and is_nonnegative(add(count, -int(correction))):
+        return add(count, -int(correction))
+    number = build("scalar_tensor", s=count, dtype=f64)
+    return build("clamp", build("sub", number, correction), min=0.0, max=None)
+
+
 def _variance(build: Builder, node: Node) -> tuple[Value, Value]:
     """(variance, mean) in f64, shaped as the output: eager accumulates both so, and a square of
     an f32 may lie beyond its range."""
@@ -66,8 +76,7 @@ def _variance(build: Builder, node: Node) -> tuple[Value, Value]:
     mean, centred, _ = moments(build, x, dims)
     keep = bool(node.attr.get("keepdim", False))
     square = build("sum", build("mul", centred, centred), dim=dims, keepdim=keep)
-    count, off = count_of(x, dims), _correction(node.attr)
-    divisor: Any = max(count - off, 0.0) if isinstance(count, int) else count - int(off)
+    divisor = _degrees(build, count_of(x, dims), _correction(node.attr))
     shape = node.outputs[0].type.shape
     mean = mean if keep or not x.type.rank else build("view", mean, size=shape)
     return build("div", square, divisor), mean

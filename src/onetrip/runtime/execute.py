@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from ..base.host import HOST, Computed
 from ..base.sym import Dim, Sym
 from ..ir.graph import Ref, Scalar, Value
 from ..ir.kernel import Kernel
@@ -231,11 +232,7 @@ def _result(output: str | Scalar | None, layout: _Layout) -> Callable[[Frame], A
     if output is None:
         return lambda frame: None
     if isinstance(output, Scalar):
-        value = output.value
-        if isinstance(value, Sym):
-            number = dim_function(value, layout.program.sizes)
-            return lambda frame: number(frame.sizes)
-        return lambda frame: value
+        return _template(output.value, None, (), layout)
     slot = layout.slots[output]
     return lambda frame: frame.tensors[slot]
 
@@ -413,6 +410,8 @@ def _call(step: Step, layout: _Layout, backend: Backend) -> Action:
 
     def call(frame: Frame) -> None:
         result = function(*fill(frame), **{k: f(frame) for k, f in named.items()})
+        if isinstance(result, dict):
+            result = tuple(result.values())
         results = result if isinstance(result, tuple | list) else (result,)
         for slot, r in zip(outs, results, strict=False):
             frame.tensors[slot] = r
@@ -422,16 +421,22 @@ def _call(step: Step, layout: _Layout, backend: Backend) -> Action:
     return call
 
 
-def _template(x: Any, step: Call, slots: Sequence[int], layout: _Layout) -> Callable[[Frame], Any]:
+def _template(
+    x: Any, step: Call | None, slots: Sequence[int], layout: _Layout
+) -> Callable[[Frame], Any]:
     """The argument that a template stands for."""
     if isinstance(x, Ref):
+        assert step is not None
         operand, slot = step.inputs[x.index], slots[x.index]
         if isinstance(operand, Scalar):
             return _template(operand.value, step, slots, layout)
         return lambda frame: frame.tensors[slot]
     if isinstance(x, tuple | list):
         parts = [_template(p, step, slots, layout) for p in x]
-        return lambda frame: [p(frame) for p in parts]
+        return lambda frame: tuple([p(frame) for p in parts])
+    if isinstance(x, Computed):
+        made, arguments = HOST[x.function], _template(x.arguments, step, slots, layout)
+        return lambda frame: made(*arguments(frame))
     if isinstance(x, Sym):
         number = dim_function(x, layout.program.sizes)
         return lambda frame: number(frame.sizes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -35,10 +35,6 @@ def torch_dtype(dtype: DType) -> torch.dtype:
     return found
 
 
-def _literal(x: Literal) -> Any:
-    return torch.device(x.text) if x.kind == "device" else getattr(torch, x.text)
-
-
 def resolve_target(target: str) -> Callable[..., Any]:
     """The operator named `namespace.name.overload`."""
     found: Any = torch.ops
@@ -46,6 +42,18 @@ def resolve_target(target: str) -> Callable[..., Any]:
         found = getattr(found, part)
     resolved: Callable[..., Any] = found
     return resolved
+
+
+def _named(text: str) -> Any:
+    return getattr(torch, text)
+
+
+_LITERALS: Mapping[str, Callable[[str], Any]] = {"device": torch.device, "operator": resolve_target}
+
+
+def _literal(x: Literal) -> Any:
+    made = _LITERALS.get(x.kind, _named)
+    return made(x.text)
 
 
 def constant(x: Any) -> Any:
