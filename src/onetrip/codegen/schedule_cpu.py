@@ -19,6 +19,7 @@ from ..base.affine import coefficient
 from ..base.sym import Dim, Size, Var, add, atoms, ceildiv, mul
 from ..ir.expr import Expr, Load, Rewriter, Scanned, walk
 from ..ir.kernel import Facts, Kernel, Loop, Mapping, Scratch, Stmt, statements
+from ..ir.monoid import MONOIDS
 from ..ir.nest import Axis, Nest, Store
 from ..ir.types import TensorType
 from ..target.model import Target
@@ -27,6 +28,7 @@ from .cpu_axes import (
     accesses,
     count,
     in_order,
+    is_heavy,
     iterations,
     pick_lane,
     score,
@@ -234,7 +236,15 @@ def _scanned(space: Space, lane: Var | None) -> tuple[Stmt, ...]:
     direct = _direct_scans(space)
     if not direct:
         return space.loops(None, lambda: space.all(None))
+    if lane is not None and score(lane, space.found) == 0 and not _is_dear(direct):
+        lane = None
     return space.loops(lane, lambda: _scan_loop(space, direct, lane), vectors=1)
+
+
+def _is_dear(scans: Sequence[Scanned]) -> bool:
+    """Whether a step takes longer than reading its elements far apart, one row for each lane."""
+    states = [MONOIDS[x.monoid].combine(x.lift, x.lift)[x.component] for x in scans]
+    return is_heavy(states)
 
 
 def _direct_scans(space: Space) -> tuple[Scanned, ...]:

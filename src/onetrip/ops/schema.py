@@ -108,12 +108,16 @@ class Reduce:
 
 @dataclass(frozen=True)
 class Scanning:
-    """An inclusive prefix fold along dimension `axis(node)` of operand 0."""
+    """An inclusive prefix fold along dimension `axis(node)` of operand 0.
+
+    `wide`: a state of f32 is kept in f64, as eager's CPU kernels do and its GPU ones do not.
+    """
 
     monoid: str
     axis: Callable[[Node], int]
     lift: Callable[[Expr, Dim, Node], tuple[Expr, ...]]
     component: int = 0
+    wide: bool = False
 
 
 @dataclass(frozen=True)

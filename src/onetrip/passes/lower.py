@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..base.dtype import DType, f64
+from ..base.dtype import DType, f32, f64
 from ..base.errors import OnetripError
 from ..base.sym import Dim, Sym, Var, product
 from ..ir.expr import Expr, Load, Position, Reduced, Reduction, Rng, Scanned, cast, walk
@@ -41,7 +41,7 @@ def lower(graph: Graph, gpu: bool = False) -> dict[str, Nest]:
 
 def is_primitive(op: Op) -> bool:
     """Whether an operator lowers to a nest of its own."""
-    return isinstance(op.body, Elementwise) or type(op.body) in _LOWERINGS
+    return isinstance(op.body, Elementwise | Scanning) or type(op.body) in _LOWERINGS
 
 
 def lower_node(node: Node, gpu: bool = False) -> Nest:
@@ -50,6 +50,8 @@ def lower_node(node: Node, gpu: bool = False) -> Nest:
     try:
         if isinstance(op.body, Elementwise):
             axes, inner, value = _elementwise(op.body, node, gpu)
+        elif isinstance(op.body, Scanning):
+            axes, inner, value = _scan(op.body, node, gpu)
         else:
             axes, inner, value = _LOWERINGS[type(op.body)](op, node)
     except (ValueError, TypeError, KeyError, IndexError) as error:
@@ -164,22 +166,21 @@ def _reduce(op: Op, node: Node) -> tuple[Index, tuple[Var, ...], Expr]:
     return axes, (), op.body.finish(state if inner else lift, count, node)
 
 
-def _scan(op: Op, node: Node) -> tuple[Index, tuple[Var, ...], Expr]:
-    assert isinstance(op.body, Scanning)
+def _scan(body: Scanning, node: Node, gpu: bool) -> tuple[Index, tuple[Var, ...], Expr]:
     (x, *_) = node.values
     axes = output_axes(node.output)
-    axis = axes[op.body.axis(node)] if axes else 0
-    lift = op.body.lift(_element(x, axes), axis, node)
+    axis = axes[body.axis(node)] if axes else 0
+    lift = body.lift(_element(x, axes), axis, node)
+    if body.wide and not gpu:
+        lift = tuple(cast(e, f64) if e.dtype is f32 and x.type.dtype is f32 else e for e in lift)
+    component = body.component
     if not isinstance(axis, Var):
-        return axes, (), lift[op.body.component]
-    component = op.body.component
-    dtype = lift[component].dtype
-    return axes, (axis,), Scanned(op.body.monoid, axis, lift, component, dtype)
+        return axes, (), lift[component]
+    return axes, (axis,), Scanned(body.monoid, axis, lift, component, lift[component].dtype)
 
 
 _LOWERINGS: dict[type, Callable[[Op, Node], tuple[Index, tuple[Var, ...], Expr]]] = {
     Movement: _movement,
     Random: _random,
     Reduce: _reduce,
-    Scanning: _scan,
 }
