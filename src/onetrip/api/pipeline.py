@@ -16,6 +16,7 @@ from ..base.options import Options
 from ..base.sym import Sym
 from ..base.text import identifier
 from ..codegen.scheduled import Scheduled
+from ..cost.roofline import pays_to_pad
 from ..frontend.capture import CapturedGraph
 from ..frontend.torch_fx import import_graph
 from ..ir.graph import Graph, Node
@@ -25,7 +26,8 @@ from ..ir.program import Program
 from ..passes.anonymize import anonymize
 from ..passes.canonicalize import canonicalize
 from ..passes.collapse import collapse
-from ..passes.expand import expand
+from ..passes.expand import Expansion, expand
+from ..passes.gpu_library import gpu_forms
 from ..passes.lower import lower
 from ..passes.relax import relax
 from ..plan.plan import GraphPlan, Group
@@ -79,7 +81,7 @@ def analyze(captured: CapturedGraph, target: Target, options: Options) -> Analyz
     imported = import_graph(captured.module)
     graph = passed(imported.graph, "import")
     graph = passed(canonicalize(graph), "canonicalize")
-    graph = passed(expand(graph), "expand")
+    graph = passed(expand(graph, _library_forms(target)), "expand")
     graph = passed(canonicalize(graph), "canonicalize of the expanded graph")
     if options.strict:
         _refuse_externs(graph)
@@ -106,6 +108,12 @@ def analyze(captured: CapturedGraph, target: Target, options: Options) -> Analyz
         imported.constants,
         imported.hints,
     )
+
+
+def _library_forms(target: Target) -> Mapping[str, Expansion]:
+    if target.device != "cuda":
+        return {}
+    return gpu_forms(lambda node, moved: pays_to_pad(node, moved, target))
 
 
 def build(analyzed: Analyzed, device: Device, options: Options) -> Built:

@@ -234,6 +234,13 @@ def library_cost(
     return Cost(us, memory_us, compute_us, launch, reads, writes, 0, flops, 0, 0, 1.0)
 
 
+def pays_to_pad(node: Node, moved: int, target: Target) -> bool:
+    """Whether aligning the rows of a 16-bit product is worth moving `moved` bytes for."""
+    lost = 1 / target.unaligned_share - 1
+    seconds = number(library_flops(node)) / matrix_rate(target, call_dtype(node)) * lost
+    return 1e6 * seconds > 1e6 * moved / target.copy_bandwidth + 2 * target.launch_us
+
+
 def call_dtype(node: Node) -> str:
     """The dtype of the first floating-point operand: that of the product."""
     floats = [v.type.dtype.name for v in (*node.values, *node.outputs) if v.type.dtype.is_float]

@@ -5,7 +5,7 @@ Knows the table and names; must not know which node is being replaced, nor any p
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..base.dtype import BY_NAME
@@ -49,6 +49,19 @@ class Recorder:
         out = Value(self._name(), types[0])
         self.nodes.append(Node(op, inputs, (out,), freeze(attrs), self._origin, self._call))
         return out
+
+    def again(
+        self,
+        node: Node,
+        inputs: tuple[Operand, ...],
+        types: tuple[TensorType, ...],
+        attrs: Mapping[str, Any],
+    ) -> tuple[Value, ...]:
+        """Adds the library call `node` on other operands, its results laid out as `types` say."""
+        outputs = tuple(Value(self._name(), t) for t in types)
+        made = Node(node.op, inputs, outputs, freeze(attrs), self._origin, self._call)
+        self.nodes.append(made)
+        return outputs
 
 
 def sample_node(op: Op, number: int = 0) -> Node:

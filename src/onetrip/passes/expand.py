@@ -9,9 +9,10 @@ are `<first output>_e<number>`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import replace
 from itertools import count
+from types import MappingProxyType
 
 from ..base.errors import VerifyError
 from ..ir.graph import Graph, Node, Operand, Value
@@ -20,28 +21,47 @@ from ..ops.pooling import VALUES_ONLY
 from ..ops.schema import Composite
 from ..ops.table import OPS
 
+Expansion = Callable[[Recorder, Node], "tuple[Value | None, ...] | None"]
 
-def expand(graph: Graph) -> Graph:
-    """The graph without composites; types and names of existing values stay."""
+
+def expand(graph: Graph, forms: Mapping[str, Expansion] = MappingProxyType({})) -> Graph:
+    """The graph without composites; types and names of existing values stay.
+
+    Args:
+        forms: by operator, expansions that are tried before its own; None leaves the node.
+    """
     taken = {v.name for v in graph.values()}
     wanted = graph.needed | graph.consumers.keys()
     made: list[Node] = []
     for node in graph.nodes:
-        made.extend(_expanded(node, taken, wanted))
+        made.extend(_expanded(node, taken, wanted, forms))
     return graph.with_nodes(tuple(made))
 
 
-def _expanded(node: Node, taken: set[str], wanted: Set[str]) -> Iterator[Node]:
+def _expanded(
+    node: Node, taken: set[str], wanted: Set[str], forms: Mapping[str, Expansion]
+) -> Iterator[Node]:
     node = _without_extras(node, wanted)
-    op = OPS.get(node.op)
-    if op is None or not isinstance(op.body, Composite):
+    recorder = Recorder(_names(node.name, taken).__next__, node.origin, node.call)
+    results = _results(recorder, node, forms)
+    if results is None:
         yield node
         return
-    recorder = Recorder(_names(node.name, taken).__next__, node.origin, node.call)
-    results = op.body.expand(recorder, node)
     results = _with_absent(node, recorder, results, wanted)
     for inner in _renamed(node, recorder, results):
-        yield from _expanded(inner, taken, wanted)
+        yield from _expanded(inner, taken, wanted, forms)
+
+
+def _results(
+    recorder: Recorder, node: Node, forms: Mapping[str, Expansion]
+) -> tuple[Value | None, ...] | None:
+    """What a node's expansion gives, None where it has none."""
+    form = forms.get(node.op)
+    found = None if form is None else form(recorder, node)
+    op = OPS.get(node.op)
+    if found is None and op is not None and isinstance(op.body, Composite):
+        return op.body.expand(recorder, node)
+    return found
 
 
 def _without_extras(node: Node, wanted: Set[str]) -> Node:

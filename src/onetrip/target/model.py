@@ -76,6 +76,9 @@ class Target:
     matrix_share: Annotated[
         float, Fact("share", "of the matrix rate that a large library product reaches")
     ]
+    unaligned_share: Annotated[
+        float, Fact("share", "of that which a 16-bit product reaches whose rows are not aligned")
+    ]
     special_rate: Annotated[float, Fact("operations/s", "special functions such as exp2, f32")]
     integer_rate: Annotated[float, Fact("operations/s", "32-bit integer operations")]
     registers_per_multiprocessor: Annotated[int, Fact("32-bit registers", "register file")]
