@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,9 @@ from ..target import load
 from .devices import device_for, target_at_hand
 from .honour import with_plan
 from .pipeline import Built, analyze, build
+
+builds: Counter[str] = Counter()
+"""Graphs since the last `torch._dynamo.reset()`: `compiled`, and `eager`, which run in eager."""
 
 RECOVERABLE = (Unsupported, ToolchainError, CacheError)
 """What stops a compilation but not the model: it then runs in eager."""
@@ -51,17 +55,21 @@ def backend(
 
 backend.reset = reset  # type: ignore[attr-defined]
 on_reset(outputs.release)
+on_reset(builds.clear)
 
 
 def compile_captured(captured: CapturedGraph, options: Options) -> Callable[..., Sequence[Any]]:
     """What runs one captured graph: ours, or eager's with a warning that says why."""
     try:
-        return runner(build_captured(captured, options))
+        made = runner(build_captured(captured, options))
     except RECOVERABLE as error:
         if options.strict:
             raise
         _warn(captured, error)
+        builds["eager"] += 1
         return captured.module
+    builds["compiled"] += 1
+    return made
 
 
 def build_captured(captured: CapturedGraph, options: Options) -> Built:
@@ -98,4 +106,4 @@ def _warn(captured: CapturedGraph, error: OnetripError) -> None:
     )
 
 
-__all__ = ["backend", "build_captured", "compile_captured", "runner"]
+__all__ = ["backend", "build_captured", "builds", "compile_captured", "runner"]

@@ -14,7 +14,7 @@ import ctypes
 import heapq
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -265,6 +265,32 @@ def _convolution_format(input: Tensor, weight: Tensor, backend: object) -> torch
     return torch.contiguous_format
 
 
+# ---------------------------------------------------------------- the current device
+
+
+def _moved_to(index: int, method: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """``Tensor.to`` for which the device at hand is current: torch asks the hardware which is."""
+
+    def named(x: Any) -> Any:
+        if isinstance(x, int) and not isinstance(x, bool):
+            return torch.device("cuda", x)
+        device = torch.device(x) if isinstance(x, str) else x
+        lacks = isinstance(device, torch.device) and device.index is None
+        return torch.device(device.type, index) if lacks and not _present(device) else x
+
+    def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return method(self, *map(named, args), **{k: named(x) for k, x in kwargs.items()})
+
+    return to
+
+
+def _cuda(self: Tensor, device: Any = None, non_blocking: bool = False, **kwargs: Any) -> Tensor:
+    """``Tensor.cuda``, which also initializes the hardware."""
+    index = device.index if isinstance(device, torch.device) else device
+    where = torch.device(device if isinstance(device, str) else "cuda", index or 0)
+    return self.to(where, non_blocking=non_blocking, **kwargs)
+
+
 # ---------------------------------------------------------------- all together
 
 
@@ -280,6 +306,9 @@ def device_at_hand(device: torch.device) -> Iterator[None]:
             ("torch.cuda.amp.common.amp_definitely_not_available", lambda: False),
             ("torch.cuda.is_bf16_supported", lambda *_, **__: True),
             ("torch.autograd.grad", _grad),
+            ("torch.cuda.current_device", lambda: device.index or 0),
+            ("torch.Tensor.to", _moved_to(device.index or 0, Tensor.to)),
+            ("torch.Tensor.cuda", _cuda),
         ):
             patches.enter_context(mock.patch(target, value))
         if not torch.backends.cudnn.is_available():
