@@ -21,7 +21,9 @@ from onetrip.passes.expand import expand
 from onetrip.passes.lower import lower_node
 
 NONZERO = {"div", "remainder", "fmod"}
-BY_INDEX = {"embedding", "gather", "index", "index_select", "take", "nll_loss", "nll_loss_backward",
+BY_INDEX = {"embedding", "gather", "index", "index_select", "take", "scatter", "scatter_value",
+            "scatter_joined", "scatter_add", "scatter_reduce", "index_add", "index_copy",
+            "index_fill", "index_put", "put", "nll_loss", "nll_loss_backward",
             "nll_loss2d", "nll_loss2d_backward", "embedding_backward"}  # fmt: skip
 RANGES = {"+": lambda x: x.abs() + 0.1, "%": torch.sigmoid}
 """What a mark after a sample's dtype makes of normal numbers."""

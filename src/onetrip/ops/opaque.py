@@ -234,9 +234,17 @@ def may_alias(node: Node) -> bool:
     return node.op == "extern" and in_place_variant(node) is None
 
 
+THROUGH_INDEX = frozenset({
+    "embedding_backward", "scatter", "scatter_value", "scatter_joined", "scatter_add",
+    "scatter_reduce", "index_add", "index_copy", "index_fill", "index_put", "put",
+    "masked_scatter",
+})  # fmt: skip
+"""Calls whose operands say where they write: one outside of its dimension stops them."""
+
+
 def may_stop(node: Node) -> bool:
     """Whether a library call may raise because of its operands' values."""
-    return node.op == "extern" or node.op == "embedding_backward"
+    return node.op == "extern" or node.op in THROUGH_INDEX
 
 
 CONVOLVED = ("stride", "padding", "dilation", "transposed", "output_padding", "groups")
