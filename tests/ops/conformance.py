@@ -71,17 +71,24 @@ def operands(op: Op, sample: Sample) -> tuple[Any, ...]:
         tensor(op, *x, number) if isinstance(x, tuple) else x
         for number, x in enumerate(sample.operands)
     )
-    rank = CHOSEN.get(op.name)
-    return made if rank is None else (*made[:2], chosen(made[1], rank, dict(sample.attrs)))
+    if op.name not in CHOSEN:
+        return made
+    return (*made[:2], chosen(op.name, made[0], made[1], dict(sample.attrs)))
 
 
-CHOSEN = {"max_pool2d_backward": 2, "max_pool3d_backward": 3}
-"""Gradients that read which element each window chose."""
+CHOSEN = {
+    f"{kind}max_pool{n}d_backward": n for n in (2, 3) for kind in ("", "adaptive_")
+}  # fmt: skip
+"""Gradients that read which element each window chose, with the pooled dimensions."""
 
 
-def chosen(x: torch.Tensor, rank: int, attrs: dict[str, Any]) -> torch.Tensor:
-    name = f"max_pool{rank}d_with_indices"
-    places: torch.Tensor = getattr(torch.ops.aten, name)(x, **attrs)[1]
+def chosen(name: str, g: torch.Tensor, x: torch.Tensor, attrs: dict[str, Any]) -> torch.Tensor:
+    rank = CHOSEN[name]
+    given: dict[str, Any] = {"output_size": g.shape[-rank:]}
+    call = f"adaptive_max_pool{rank}d"
+    if not name.startswith("adaptive"):
+        call, given = f"max_pool{rank}d_with_indices", attrs
+    places: torch.Tensor = getattr(torch.ops.aten, call)(x, **given)[1]
     return places
 
 

@@ -26,7 +26,7 @@ from .rows import (
     elementwise,
     form,
     sample,
-    without_attrs,
+    with_attrs,
 )  # fmt: skip
 from .rules import Arg, as_dtype, asked, check_compiled, laid_out, like_first, number_dtype
 from .schema import Attrs, Form, Kind, Movement, Op, Sample, TypeRule
@@ -84,6 +84,9 @@ def _fills() -> tuple[Form, ...]:
         made.append(form(f"{name}.{overload}", (), NEW, default_float=True, **value))
         made.append(form(f"{name}_like.default", ("self",), ("dtype",), **value))
         made.append(form(f"new_{name}.default", ("self",), NEW, **value))
+    strided = ("size", "stride", "dtype")
+    made.append(form("empty_strided.default", (), strided, default_float=True, **zero))
+    made.append(form("new_empty_strided.default", ("self",), strided, **zero))
     made.append(form("fill.Scalar", ("self",), ("value",)))
     made.append(form("zero.default", ("self",), fill_value=0))
     return tuple(made)
@@ -129,6 +132,43 @@ def _arange_read(out: Shape, node: Node) -> Expr:
     return m.to(m.add(float(start), m.mul(float(step), wide)), dtype)
 
 
+def _steps_type(operands: tuple[Arg, ...], at: Attrs) -> tuple[TensorType, ...]:
+    dtype = f32 if at.get("dtype") is None else as_dtype(at["dtype"])
+    if any(isinstance(at[k], Sym) for k in ("start", "end", "steps")):
+        raise Unsupported("numbers between symbolic bounds")
+    return (TensorType.dense(check_compiled(dtype), (at["steps"],)),)
+
+
+def _between(out: Shape, at: Attrs, compute: DType) -> Expr:
+    """Number i of `steps`: from the start in the first half, from the end in the second."""
+    start, end, steps = float(at["start"]), float(at["end"]), at["steps"]
+    if steps == 1:
+        return m.const(start, compute)
+    step = (m.const(end, compute).value - m.const(start, compute).value) / (steps - 1)
+    rising = m.add(start, m.mul(step, m.place(out[0], compute)))
+    left = m.place(add(steps - 1, -out[0]), compute)
+    first_half = compare("lt", Position(out[0]), m.place(steps // 2))
+    return m.where(first_half, rising, m.sub(m.const(end, compute), m.mul(step, left)))
+
+
+def _linspace_read(out: Shape, node: Node) -> Expr:
+    dtype = node.output.type.dtype
+    compute = dtype.compute if dtype.is_float else f64
+    return m.to(_between(out, node.attr, compute), dtype)
+
+
+def _np_linspace(at: Attrs) -> Any:
+    found = np.linspace(at["start"], at["end"], at["steps"])
+    whole = at.get("dtype") is not None and as_dtype(at["dtype"]).is_integral
+    return np.trunc(found) if whole else found
+
+
+def _logspace_read(out: Shape, node: Node) -> Expr:
+    dtype = node.output.type.dtype
+    exponent = _between(out, node.attr, f64)
+    return m.to(m.power(m.const(float(node.attr.get("base", 10.0)), f64), exponent), dtype)
+
+
 def _eye_type(operands: tuple[Arg, ...], at: Attrs) -> tuple[TensorType, ...]:
     dtype = f32 if at.get("dtype") is None else as_dtype(at["dtype"])
     return (TensorType.dense(check_compiled(dtype), (at["n"], at.get("m", at["n"]))),)
@@ -165,6 +205,18 @@ def _fill_tensor_read(out: Shape, node: Node) -> Expr:
 
 def _convert_own(operands: tuple[Arg, ...], out: TensorType, at: Attrs) -> tuple[DType, ...]:
     return tuple(x.dtype for x in operands)
+
+
+BEYOND_E4M3 = 464.0
+"""Above it a number is nearer to the next one that e4m3 would have than to its largest."""
+
+
+def _converted(x: Expr, at: Attrs) -> Expr:
+    """x; numbers that e4m3 cannot hold become what the attribute `beyond` says."""
+    if "beyond" not in at:
+        return x
+    wide = m.to(x, f32)
+    return m.where(m.gt(m.absolute(wide), BEYOND_E4M3), at["beyond"], wide)
 
 
 def _np_to(x: Any, at: Attrs) -> Any:
@@ -206,6 +258,15 @@ OPS: tuple[Op, ...] = (
           (sample(end=5), sample(start=2, end=11, step=3), sample(end=4, dtype="f32"),
            sample(start=0.5, end=2.0, step=0.25), sample(start=5, end=-4, step=-2)),
           ("Range",)),
+    _made("linspace", default_form("linspace", (), ("start", "end", "steps", "dtype")),
+          _steps_type, _linspace_read,
+          _np_linspace,
+          (sample(start=0, end=1, steps=5), sample(start=-2.5, end=7, steps=8, dtype="bf16"),
+           sample(start=3, end=9, steps=1), sample(start=0, end=10, steps=4, dtype="i64"))),
+    _made("logspace", default_form("logspace", (), ("start", "end", "steps", "base", "dtype")),
+          _steps_type, _logspace_read,
+          lambda at: np.logspace(at["start"], at["end"], at["steps"], base=at.get("base", 10.0)),
+          (sample(start=0, end=2, steps=5), sample(start=-1, end=1, steps=4, base=2.0))),
     _made("eye", (form("eye.default", (), ("n", "dtype")),
                   form("eye.m", (), ("n", "m", "dtype"))), _eye_type, _eye_read,
           lambda at: np.eye(at["n"], at.get("m", at["n"])),
@@ -226,7 +287,7 @@ OPS: tuple[Op, ...] = (
           (sample(SQUARE, ("f32", ())),)),
     elementwise("to", (form("_to_copy.default", ("self",), ("dtype",)),
                        Form("prims.convert_element_type.default", ("a",), ("dtype",))),
-                without_attrs(lambda x: x), _np_to,
+                with_attrs(_converted), _np_to,
                 tuple(sample(*s.operands, dtype=d) for s in FLOATS[:2] + INTS[:1] + BOOLS
                       for d in ("f32", "bf16", "f16", "i64", "bool")),
                 types=like_first(dtype=asked), compute=_convert_own, onnx=("Cast",),

@@ -48,10 +48,18 @@ def _pooled(x: TensorType, steps: Sequence[Step]) -> Shape:
 # ---------------------------------------------------------------- extremes
 
 
+def _steps(x: TensorType, at: Attrs, n: int, counts: Shape | None = None) -> tuple[Step, ...]:
+    """The steps of a pooling, adaptive where attributes or the gradient say how many windows."""
+    counts = tuple(at["output_size"]) if "output_size" in at else counts
+    if counts is not None and "kernel_size" not in at:
+        return adaptive_steps(x.shape, counts)
+    return window_steps(x.shape, at, n)
+
+
 def _max_pool_type(n: int, count: int) -> TypeRule:
     def rule(operands: tuple[Arg, ...], at: Attrs) -> Types:
         x = operands[0]
-        shape = _pooled(x, window_steps(x.shape, at, n))
+        shape = _pooled(x, _steps(x, at, n))
         return (dense(x.dtype, shape), dense(i64, shape))[:count]
 
     return rule
@@ -64,7 +72,7 @@ def _least_windows(build: Builder, x: Value, steps: Sequence[Step]) -> Value:
 def _max_pool(n: int) -> Callable[[Builder, Node], Outputs]:
     def expand(build: Builder, node: Node) -> Outputs:
         x = tensor(node, 0)
-        steps = window_steps(x.type.shape, node.attr, n)
+        steps = _steps(x.type, node.attr, n)
         taps = _least_windows(build, x, steps)
         dims = last_dims(taps.type.rank, n)
         best = build("argmax", taps, dim=dims)
@@ -129,13 +137,21 @@ def _tap_place_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
     return (dense(i64, operands[0].shape),)
 
 
+def _holding(build: Builder, y: Value, steps: Sequence[Step], value: int) -> Value:
+    """For each element the values of the windows that hold it, `value` where there are fewer."""
+    if any(s.adaptive for s in steps):
+        # Element i lies in the windows that would share the dimension of windows among elements.
+        turned = attrs_of(adaptive_steps([s.count for s in steps], [s.size for s in steps]))
+        return build("windows", y, value=value, **turned)
+    return build("covering", y, taps=False, value=value, **attrs_of(steps))
+
+
 def _max_pool_backward(n: int) -> Callable[[Builder, Node], Outputs]:
     def expand(build: Builder, node: Node) -> Outputs:
         g, x, chosen = (tensor(node, k) for k in range(3))
-        steps = window_steps(x.type.shape, node.attr, n)
-        at = attrs_of(steps)
-        parts = build("covering", wide(build, g), taps=False, **at)
-        windows = build("covering", chosen, taps=False, value=-1, **at)
+        steps = _steps(x.type, node.attr, n, g.type.shape[-n:])
+        parts = _holding(build, wide(build, g), steps, 0)
+        windows = _holding(build, chosen, steps, -1)
         sizes = x.type.shape[-n:]
         places = build("arange", end=product(list(sizes)), dtype=i64)
         own = build("view", places, size=(*sizes, *(1,) * n))
@@ -153,9 +169,12 @@ def _like_input(operands: tuple[Arg, ...], at: Attrs) -> Types:
 def _max_backward_type(n: int) -> TypeRule:
     def rule(operands: tuple[Arg, ...], at: Attrs) -> Types:
         x = operands[1]
-        steps = window_steps(x.shape, at, n)
-        if operands[0].shape != _pooled(x, steps):
-            raise Unsupported(f"a gradient of {operands[0].shape} for windows of {steps}")
+        g = operands[0]
+        steps = _steps(x, at, n, g.shape[-n:])
+        if g.shape != _pooled(x, steps):
+            raise Unsupported(f"a gradient of {g.shape} for windows of {steps}")
+        if any(s.adaptive for s in steps):
+            adaptive_steps(g.shape, x.shape[-n:])
         return _like_input(operands, at)
 
     return rule
@@ -211,12 +230,7 @@ def _avg_pool(n: int) -> Callable[[Builder, Node], Outputs]:
 def _spread(build: Builder, g: Value, steps: Sequence[Step], at: Attrs) -> Value:
     """g divided by the number of elements of its window, laid on each of them and added up."""
     shares = build("div", wide(build, g), _divisor(build, steps, at))
-    if any(s.adaptive for s in steps):
-        # Element i lies in the windows that would share the gradient's dimension among elements.
-        turned = attrs_of(adaptive_steps([s.count for s in steps], [s.size for s in steps]))
-        parts = build("windows", shares, **turned)
-    else:
-        parts = build("covering", shares, taps=False, **attrs_of(steps))
+    parts = _holding(build, shares, steps, 0)
     return build("sum", parts, dim=last_dims(parts.type.rank, len(steps)))
 
 
@@ -323,6 +337,19 @@ def _adaptive_ops(n: int, samples: Sequence[Sample], gradients: Sequence[Sample]
     )  # fmt: skip
 
 
+def _adaptive_max_ops(n: int, samples: Sequence[Sample], gradients: Sequence[Sample]
+                      ) -> tuple[Op, ...]:  # fmt: skip
+    called = f"adaptive_max_pool{n}d"
+    return (
+        composite(called, default_form(called, ("self",), ("output_size",)),
+                  _max_pool_type(n, 2), _max_pool(n), reference.max_pool(n), samples),
+        composite(f"{called}_backward",
+                  default_form(f"{called}_backward", ("grad_output", "self", "indices")),
+                  _max_backward_type(n), _max_pool_backward(n), reference.max_pool_backward(n),
+                  gradients),
+    )  # fmt: skip
+
+
 _GIVEN: dict[str, Any] = {
     "stride": (2, 1), "padding": (1, 0), "ceil_mode": True, "count_include_pad": False,
     "divisor_override": None,
@@ -363,6 +390,11 @@ OPS: tuple[Op, ...] = (
         (sample(("f32", (2, 4, 7, 4)), X4), sample(("f32", (2, 4, 3, 5)), X4))),
     *_adaptive_ops(3, (sample(X5, output_size=(1, 1, 1)), sample(X5, output_size=(2, 2, 3))),
                    (sample(("f32", (1, 2, 2, 2, 3)), X5),)),
+    *_adaptive_max_ops(
+        2, (sample(X4, output_size=(3, 5)), sample(X4, output_size=(7, 4))),
+        (sample(("f32", (2, 4, 3, 5)), X4, ("i64", (2, 4, 3, 5))),)),
+    *_adaptive_max_ops(3, (sample(X5, output_size=(2, 2, 3)),),
+                       (sample(("f32", (1, 2, 2, 2, 3)), X5, ("i64", (1, 2, 2, 2, 3))),)),
     Op("tap_place", Kind.MOVEMENT, (), _tap_place_type, Movement(_tap_place_read),
        reference.tap_place, (sample(("i64", (2, 3, 4)), **WINDOWS),)),
 )  # fmt: skip

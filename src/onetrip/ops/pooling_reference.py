@@ -26,7 +26,7 @@ def tap_place(best: Any, at: Attrs) -> Any:
     grids = np.indices(best.shape)[best.ndim - len(steps) :]
     place: Any = 0
     for s, tap, o in zip(steps, taps, grids, strict=True):
-        start = o * s.stride - s.padding
+        start = o * s.size // s.count if s.adaptive else o * s.stride - s.padding
         inside = np.maximum(tap, -(start // s.dilation))
         place = place * s.size + start + inside * s.dilation
     return place
@@ -36,7 +36,8 @@ def max_pool(n: int) -> Reference:
     """The extreme of each window, and its place."""
 
     def pooled(x: Any, at: Attrs) -> Any:
-        steps = window_steps(x.shape, at, n)
+        given = at.get("output_size")
+        steps = window_steps(x.shape, at, n) if given is None else adaptive_steps(x.shape, given)
         least = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
         taps = _taps(x, steps, least)
         return taps.max(-1), tap_place(taps.argmax(-1), attrs_of(steps))

@@ -31,7 +31,7 @@ def _written(node: Node) -> Dim:
     return product(list(node.values[-1].type.shape))
 
 
-_JOIN: dict[str, Callable[..., Any]] = {
+_JOIN: dict[str, Any] = {
     "sum": np.add,
     "add": np.add,
     "mean": np.add,
@@ -40,6 +40,7 @@ _JOIN: dict[str, Callable[..., Any]] = {
     "amax": np.maximum,
     "amin": np.minimum,
 }
+_NEUTRAL = {"sum": 0.0, "mean": 0.0, "prod": 1.0, "amax": -np.inf, "amin": np.inf}
 
 
 def _along(index: Any, dim: int) -> tuple[Any, ...]:
@@ -58,7 +59,7 @@ def _np_scatter(x: Any, index: Any, *rest: Any) -> Any:
     if at.get("reduce") is None:
         out[key] = value
     else:
-        _JOIN[at["reduce"]].at(out, key, value)  # type: ignore[attr-defined]
+        _JOIN[at["reduce"]].at(out, key, value)
     return out
 
 
@@ -73,9 +74,8 @@ def _np_scatter_reduce(x: Any, index: Any, source: Any, at: Attrs) -> Any:
     part = source[tuple(map(slice, index.shape))]
     out, count = np.array(x, np.float64), np.ones(x.shape)
     if not at.get("include_self", True):
-        neutral = {np.add: 0, np.multiply: 1, np.maximum: -np.inf, np.minimum: np.inf}[join]
-        out[key], count[key] = neutral, 0
-    join.at(out, key, part)  # type: ignore[attr-defined]
+        out[key], count[key] = _NEUTRAL[at["reduce"]], 0
+    join.at(out, key, part)
     np.add.at(count, key, 1)
     return out / np.maximum(count, 1) if at["reduce"] == "mean" else out
 
@@ -98,7 +98,7 @@ def _np_index_set(x: Any, index: Any, *rest: Any) -> Any:
 def _np_index_put(x: Any, *rest: Any) -> Any:
     *given, values, at = rest
     indices = iter(given)
-    key = tuple(next(indices) if there else slice(None) for there in at["has_indices"])
+    key: Any = tuple(next(indices) if there else slice(None) for there in at["has_indices"])
     out = np.array(x)
     if at.get("accumulate"):
         np.add.at(out, key, values)
