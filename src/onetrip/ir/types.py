@@ -74,6 +74,16 @@ class TensorType:
         return text
 
 
+def same_shape(a: tuple[Dim, ...], b: tuple[Dim, ...]) -> bool:
+    """Whether shapes are equal but for the spelling of symbolic sizes (`s0*s1`, `s2*s3`).
+
+    Where both are symbolic, the capture has seen them equal and guards that they are.
+    """
+    symbolic = [isinstance(x, Sym) and isinstance(y, Sym) for x, y in zip(a, b, strict=False)]
+    rows = zip(a, b, symbolic, strict=False)
+    return len(a) == len(b) and all(both or x == y for x, y, both in rows)
+
+
 def concrete(dim: Dim, sizes: dict[Sym, int]) -> int:
     """The value of `dim` for the given sizes."""
     return int(evaluate(dim, lambda atom: sizes[atom]))

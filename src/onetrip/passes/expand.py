@@ -16,6 +16,7 @@ from types import MappingProxyType
 
 from ..base.errors import VerifyError
 from ..ir.graph import Graph, Node, Operand, Value
+from ..ir.types import same_shape
 from ..ops.build import Recorder
 from ..ops.pooling import VALUES_ONLY
 from ..ops.schema import Composite
@@ -111,7 +112,7 @@ def _renamed(node: Node, recorder: Recorder, results: tuple[Value | None, ...]) 
 
 
 def _check(node: Node, own: Value, result: Value) -> None:
-    if result.type.dtype is not own.type.dtype or result.type.shape != own.type.shape:
+    if result.type.dtype is not own.type.dtype or not same_shape(result.type.shape, own.type.shape):
         raise _wrong(node, str(own.type), str(result.type))
 
 
