@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from onetrip.base.dtype import bf16, f16, f32, f64
+from onetrip.base.float8 import LAYOUTS
 from onetrip.base.sym import Sym
 from onetrip.codegen.cpp import Segment, emit_unit
 from onetrip.codegen.cpp_prelude import prelude_text
 from onetrip.codegen.schedule_cpu import schedule
-from onetrip.interp.arrays import carrier
+from onetrip.interp.arrays import carrier, convert
 from onetrip.interp.nest_interp import run_nest
 from onetrip.ir.expr import Cast, Const, Expr, Load, Rewriter
 from onetrip.ir.kernel import Facts, Kernel
@@ -192,7 +193,9 @@ def assert_close(
     for name, x in found.items():
         dtype = nest.buffer(name).type.dtype
         mine, its, true = x.reshape(-1), near[name].reshape(-1), far[name].reshape(-1)
-        if not dtype.is_float:
+        if dtype in LAYOUTS:
+            mine, its = (convert(v, dtype, f32) for v in (mine, its))
+        if not dtype.is_float or dtype in LAYOUTS:
             np.testing.assert_array_equal(mine, its, err_msg=name)
             continue
         with np.errstate(all="ignore"):

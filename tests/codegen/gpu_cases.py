@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from onetrip.base import dtype as dt
+from onetrip.base.float8 import LAYOUTS
 from onetrip.base.sym import Dim, Size, Sym, Var
 from onetrip.codegen import triton as codegen
 from onetrip.codegen.schedule_gpu import schedule
@@ -41,7 +42,7 @@ from onetrip.runtime.triton_build import TritonLaunch
 from onetrip.target import Target, load
 
 Array = Any
-TORCH = {d: getattr(torch, d.torch_name) for d in dt.COMPILED}
+TORCH = {d: torch.uint8 if d in LAYOUTS else getattr(torch, d.torch_name) for d in dt.COMPILED}
 SMALL = dataclasses.replace(load("h200"), multiprocessors=2, launch_us=0.0)
 
 
@@ -125,9 +126,8 @@ def tensor(b: Buffer, array: Array | None, sizes: dict[Sym, int]) -> torch.Tenso
     if array is not None:
         return torch.from_numpy(array.copy()).to(TORCH[b.type.dtype])
     count = concrete(b.type.shape[0], sizes)
-    if b.type.dtype.is_float:
-        return torch.full((count,), float("nan"), dtype=TORCH[b.type.dtype])
-    return torch.ones(count, dtype=TORCH[b.type.dtype])
+    poison = float("nan") if TORCH[b.type.dtype].is_floating_point else 1
+    return torch.full((count,), poison, dtype=TORCH[b.type.dtype])
 
 
 def plan(case: Case, target: Target = SMALL, name: str = "kernel") -> Scheduled:
@@ -415,7 +415,8 @@ POINTWISE: dict[str, Callable[[], Case]] = {
 REDUCTIONS: dict[str, Callable[[], Case]] = {
     f.__name__: f
     for f in (softmax, symbolic_softmax, half_softmax, layer_norm, add_rms_norm, argmax,
-              column_sum, column_sum_and_product, full_reduce, channel_norm, group_norm, integer_rows, uniform_rows)
+              column_sum, column_sum_and_product, full_reduce, channel_norm, group_norm,
+              integer_rows, uniform_rows)
 }  # fmt: skip
 
 

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from onetrip.base.dtype import COMPILED, DType, bf16, bool_, f8e4m3, f16, f32, f64, i8, i64
-from onetrip.base.errors import Unsupported
+from onetrip.base.float8 import LAYOUTS, decode, encode
 from onetrip.base.sym import Size, mul
+from onetrip.frontend.float8 import SATURATES
 from onetrip.frontend.philox import philox_words
 from onetrip.interp.arrays import (
     InterpreterError,
@@ -45,17 +46,27 @@ def torch_dtype(dtype: DType) -> torch.dtype:
 
 
 def carried(t: torch.Tensor) -> np.ndarray:
+    if t.dtype.itemsize == 1 and t.is_floating_point():
+        return t.view(torch.uint8).numpy()
     return (t.float() if t.dtype == torch.bfloat16 else t).numpy()
+
+
+def numbers(x: np.ndarray, dtype: DType) -> np.ndarray:
+    """What bytes of 8-bit floats stand for; other values as they are."""
+    return convert(x, dtype, f32) if dtype in LAYOUTS else x
 
 
 @pytest.mark.parametrize("source", COMPILED, ids=repr)
 @pytest.mark.parametrize("target", COMPILED, ids=repr)
 def test_casts_are_those_of_torch(source: DType, target: DType) -> None:
+    if target is f8e4m3 and not SATURATES:
+        pytest.skip("this torch makes NaN of what is too large: the importer says so")
     kinds = [torch.tensor(WHOLE)] if source.is_integral else [torch.tensor(values())]
     for given in (t.to(torch_dtype(source)) for t in kinds):
         found = convert(carried(given), source, target)
         wanted = carried(given.to(torch_dtype(target)))
         assert found.dtype == wanted.dtype == carrier(target)
+        found, wanted = numbers(found, target), numbers(wanted, target)
         np.testing.assert_array_equal(found, wanted)
         if target.is_float:
             number = ~np.isnan(wanted)
@@ -71,14 +82,18 @@ def test_constants_are_those_of_torch(dtype: DType, value: float) -> None:
     np.testing.assert_array_equal(constant(value, dtype), wanted)
 
 
+@pytest.mark.parametrize("dtype", LAYOUTS, ids=repr)
+def test_every_byte_stands_for_its_number(dtype: DType) -> None:
+    every = torch.arange(256, dtype=torch.uint8)
+    wanted = every.view(torch_dtype(dtype)).float().numpy()
+    np.testing.assert_array_equal(convert(every.numpy(), dtype, f32), wanted)
+    kept = [encode(decode(b, dtype), dtype) for b in range(256) if not np.isnan(wanted[b])]
+    assert kept == [b for b in range(256) if not np.isnan(wanted[b])]
+
+
 def test_integer_constants_wrap() -> None:
     assert constant(300, i8) == 44
     assert constant(-(2**63), i64) == -(2**63)
-
-
-def test_what_numpy_cannot_hold() -> None:
-    with pytest.raises(Unsupported):
-        carrier(f8e4m3)
 
 
 def test_philox_gives_the_published_words() -> None:
@@ -128,6 +143,7 @@ def test_storage_is_as_large_as_its_last_element() -> None:
 @pytest.mark.parametrize("dtype", COMPILED, ids=repr)
 def test_fresh_storage_is_poisoned(dtype: DType) -> None:
     (found,) = storage(TensorType.dense(dtype, ()))
+    found = numbers(found, dtype)
     assert np.isnan(found) if dtype.is_float else found == poison(dtype) != 0
 
 

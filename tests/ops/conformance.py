@@ -10,6 +10,7 @@ import torch._inductor.inductor_prims  # registers prims.fma, which capture can 
 
 import onetrip.frontend.torch_ops  # noqa: F401 - registers our own operators
 from onetrip.base.dtype import BY_NAME, DType
+from onetrip.base.float8 import LAYOUTS
 from onetrip.interp.arrays import storage
 from onetrip.interp.nest_interp import run_nest
 from onetrip.ir.graph import Graph, Node, Value, freeze
@@ -241,13 +242,20 @@ def interpret(node: Node, values: tuple[Any, ...]) -> list[torch.Tensor | None]:
         flat = run_nest(nest, {**read, out.name: storage(out.type)})[out.name]
         arrays[out.name] = unstrided(flat, out.type)
     return [
-        torch.from_numpy(arrays[v.name]).to(torch_dtype(v.type.dtype)) if v.name in arrays else None
-        for v in node.outputs
+        from_array(arrays[v.name], v.type.dtype) if v.name in arrays else None for v in node.outputs
     ]
+
+
+def from_array(x: Any, dtype: DType) -> torch.Tensor:
+    """The tensor that the interpreter carries so."""
+    made, kind = torch.from_numpy(x), torch_dtype(dtype)
+    return made.view(kind) if dtype in LAYOUTS else made.to(kind)
 
 
 def to_array(t: torch.Tensor) -> Any:
     """The interpreter's carrier of a tensor."""
+    if as_torch(t.dtype) in LAYOUTS:
+        t = t.view(torch.uint8)
     return (t.float() if t.dtype == torch.bfloat16 else t).contiguous().numpy().copy()
 
 
@@ -274,6 +282,8 @@ def same(a: torch.Tensor, b: torch.Tensor) -> bool:
         return False
     if not a.is_floating_point():
         return bool((a == b).all())
+    if as_torch(a.dtype) in LAYOUTS:  # torch compares none of these
+        a, b = a.float(), b.float()
     equal = (a == b) & (torch.signbit(a) == torch.signbit(b))
     return bool((equal | (a.isnan() & b.isnan())).all())
 

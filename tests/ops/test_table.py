@@ -157,7 +157,7 @@ def test_what_is_not_compiled_says_so() -> None:
     from onetrip.base.dtype import BY_NAME
     from onetrip.ir.types import TensorType
 
-    for dtype in ("c64", "f8e4m3", "u16"):
+    for dtype in ("c64", "u32", "u16"):
         x = TensorType.dense(BY_NAME[dtype], (3,))
         for name in ("add", "sum", "view", "softmax", "to"):
             attrs = {"size": (3,), "dim": 0, "dtype": BY_NAME[dtype]}

@@ -50,8 +50,8 @@ class DType:
 
     @property
     def compute(self) -> DType:
-        """The operation precision: bf16 and f16 compute in f32, every other type in itself."""
-        return f32 if self in (bf16, f16) else self
+        """The operation precision: narrow floats compute in f32, every other type in itself."""
+        return f32 if self.is_float and self.bits < 32 else self
 
     def __repr__(self) -> str:
         return self.name
@@ -82,7 +82,7 @@ c128 = DType("c128", "complex128", Category.COMPLEX, 128)
 ALL: tuple[DType, ...] = (
     bool_, u8, u16, u32, u64, i8, i16, i32, i64, f16, bf16, f32, f64, f8e4m3, f8e5m2, c64, c128,
 )  # fmt: skip
-COMPILED: tuple[DType, ...] = (bool_, u8, i8, i16, i32, i64, f16, bf16, f32, f64)
+COMPILED: tuple[DType, ...] = (bool_, u8, i8, i16, i32, i64, f16, bf16, f32, f64, f8e4m3, f8e5m2)
 """The element types that generated kernels compute on; every other type runs as an extern."""
 
 BY_NAME: dict[str, DType] = {d.name: d for d in ALL}

@@ -11,16 +11,35 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..base.dtype import DType, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+from ..base.dtype import (
+    DType,
+    bf16,
+    bool_,
+    f8e4m3,
+    f8e5m2,
+    f16,
+    f32,
+    f64,
+    i8,
+    i16,
+    i32,
+    i64,
+    u8,
+    u16,
+    u32,
+    u64,
+)
 from ..base.errors import Unsupported
+from ..base.float8 import LAYOUTS, encode
 from ..ir.expr import Apply, Const
 
 MEMORY: dict[DType, str] = {
     bool_: "bool", u8: "uint8_t", u16: "uint16_t", u32: "uint32_t", u64: "uint64_t",
     i8: "int8_t", i16: "int16_t", i32: "int32_t", i64: "int64_t",
     f16: "ot::f16", bf16: "ot::bf16", f32: "float", f64: "double",
+    f8e4m3: "uint8_t", f8e5m2: "uint8_t",
 }  # fmt: skip
-"""The type of an element in memory."""
+"""The type of an element in memory; an 8-bit float is a byte there and in registers."""
 
 INFIX: dict[str, str] = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "eq": "==", "ne": "!=", "lt": "<", "le": "<=",
@@ -73,6 +92,8 @@ def constant(c: Const) -> str:
     """A literal of the register type, with the constant's exact bits."""
     if c.dtype is bool_:
         return "true" if c.value else "false"
+    if c.dtype in LAYOUTS:
+        return _integer(encode(float(c.value), c.dtype), u8)
     if c.dtype.is_float:
         return _float(float(c.value), c.dtype)
     return _integer(int(c.value), c.dtype)
@@ -109,6 +130,11 @@ def _integer(value: int, dtype: DType) -> str:
 
 def cast_text(source: DType, target: DType, arg: Text) -> str:
     """`.to(target)` of a value of dtype `source`."""
+    if source in LAYOUTS and source is not target:
+        decoded = Text(f"ot::from_{source.name}({arg.text})", arg.wide)
+        return cast_text(f32, target, decoded)
+    if target in LAYOUTS and source is not target:
+        return f"ot::to_{target.name}({cast_text(source, f32, arg)})"
     narrow = {bf16: "ot::round_bf16", f16: "ot::round_f16"}
     if target in narrow:
         inner = arg.text

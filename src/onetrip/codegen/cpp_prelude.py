@@ -9,7 +9,7 @@ import tomllib
 from functools import cache
 from importlib.resources import files
 
-PARTS = ("lanes", "memory", "arith", "math", "reduce", "random", "kernel")
+PARTS = ("lanes", "memory", "arith", "float8", "math", "reduce", "random", "kernel")
 """The prelude's files in the order in which each needs those before it."""
 
 

@@ -5,6 +5,7 @@ Must not know: loops, accumulators, threads.
 
 from __future__ import annotations
 
+from ..base.dtype import bf16, f16
 from ..base.sym import Opaque, atoms
 from ..ir.expr import Cast, Expr
 from ..ir.nest import Combine, Store
@@ -72,4 +73,5 @@ def _store_lanes(v: Values, stmt: Store, value: Expr) -> None:
 
 
 def _rounds(cast: Cast) -> bool:
-    return cast.dtype.compute is not cast.dtype and cast.arg.dtype is cast.dtype.compute
+    """Whether a store rounds as the cast does: 16-bit floats are held wide in registers."""
+    return cast.dtype in (bf16, f16) and cast.arg.dtype is cast.dtype.compute

@@ -324,6 +324,6 @@ def _is_zero(other: Const | None) -> bool:
     """Whether lanes that are switched off hold the wanted value already."""
     if other is None:
         return True
-    return constant(other) in ("0.0f", "0.0", "false") or (
+    return constant(other) in ("0.0f", "0.0", "false", "uint8_t(0)") or (
         not other.dtype.is_float and other.dtype is not bool_ and other.value == 0
     )

@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import math
 
-from ..base.dtype import DType, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8
+from ..base.dtype import DType, bf16, bool_, f8e4m3, f8e5m2, f16, f32, f64, i8, i16, i32, i64, u8
 from ..base.errors import Unsupported
+from ..base.float8 import LAYOUTS, encode
 from ..ir.expr import Const
 
 TYPES: dict[DType, str] = {
     bool_: "tl.int1", u8: "tl.uint8", i8: "tl.int8", i16: "tl.int16", i32: "tl.int32",
     i64: "tl.int64", f16: "tl.float16", bf16: "tl.bfloat16", f32: "tl.float32", f64: "tl.float64",
+    f8e4m3: "tl.uint8", f8e5m2: "tl.uint8",
 }  # fmt: skip
 POINTERS: dict[DType, str] = {
     bool_: "*i1", u8: "*u8", i8: "*i8", i16: "*i16", i32: "*i32", i64: "*i64",
-    f16: "*fp16", bf16: "*bf16", f32: "*fp32", f64: "*fp64",
+    f16: "*fp16", bf16: "*bf16", f32: "*fp32", f64: "*fp64", f8e4m3: "*u8", f8e5m2: "*u8",
 }  # fmt: skip
+# An 8-bit float is a byte in memory and in registers: chips differ in which they convert.
 
 # Operands as they are, a Python number among them allowed.
 _INFIX = {
@@ -39,6 +42,7 @@ _NUMBER = {
     "logical_and": "({0} != 0) & ({1} != 0)", "logical_or": "({0} != 0) | ({1} != 0)",
     "logical_xor": "({0} != 0) ^ ({1} != 0)", "logical_not": "{0} == 0", "isnan": "{0} != {0}",
 }  # fmt: skip
+_FLOAT = {"neg": "{0} * -1.0"}  # Triton's own is 0 - x, which loses the sign of a zero
 _INT = {"signbit": "{0} < 0", "isnan": "{0} != {0}", "isinf": "{0} != {0}"}
 # Functions that have one body for floats and one for integers.
 _BY_CATEGORY = frozenset(
@@ -72,6 +76,8 @@ def _template(op: str, dtype: DType) -> str | None:
         if op not in _BOOL:
             raise Unsupported(f"{op} on bool", next_step="cast the operand to an integer first")
         return _BOOL[op]
+    if dtype.is_float and op in _FLOAT:
+        return _FLOAT[op]
     if op in _INFIX:
         return _INFIX[op]
     if not dtype.is_float and op in _INT:
@@ -85,14 +91,25 @@ def _function(op: str, dtype: DType) -> str:
     return f"ot_{op}"
 
 
+_NEGATIVE_ZERO = {
+    f32: "tl.full((), -0x80000000, tl.int32).to(tl.float32, bitcast=True)",
+    f64: "tl.full((), -0x8000000000000000, tl.int64).to(tl.float64, bitcast=True)",
+}
+"""Every constant that equals zero is 0.0 in Triton."""
+
+
 def literal(const: Const) -> str:
     """A constant as a Python number."""
     value = const.value
     if const.dtype is bool_:
         return "1" if value else "0"
+    if const.dtype in LAYOUTS:
+        return str(encode(float(value), const.dtype))
     if not const.dtype.is_float:
         return str(int(value))
     number = float(value)
+    if number == 0 and math.copysign(1.0, number) < 0:
+        return _NEGATIVE_ZERO[f64 if const.dtype is f64 else f32]
     if math.isfinite(number):
         return repr(number)
     return 'float("nan")' if math.isnan(number) else f'float("{number}")'
@@ -104,13 +121,20 @@ def typed(const: Const) -> str:
         return f"(tl.full((), {literal(const)}, tl.int32) != 0)"
     if const.dtype is bf16:  # Triton's interpreter makes no scalar of it
         return f"ot_bf16(tl.full((), {literal(const)}, tl.float32))"
-    return f"tl.full((), {literal(const)}, {TYPES[const.dtype]})"
+    text = literal(const)
+    if text in _NEGATIVE_ZERO.values():
+        return text if const.dtype in _NEGATIVE_ZERO else cast(text, f32, const.dtype)
+    return f"tl.full((), {text}, {TYPES[const.dtype]})"
 
 
 def cast(text: str, source: DType, target: DType) -> str:
     """PyTorch's `.to(target)`."""
     if source is target:
         return text
+    if source in LAYOUTS:
+        return cast(f"ot_from_{source.name}({text})", f32, target)
+    if target in LAYOUTS:
+        return f"ot_to_{target.name}({cast(text, source, f32)})"
     if target is bool_:
         return f"({text} != 0)"
     if source.is_float and target.is_integral:

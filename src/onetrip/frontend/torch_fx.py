@@ -26,6 +26,7 @@ from ..ops.composite import ABSENT
 from ..ops.schema import Form, Kind, Movement, Op, Opaque
 from ..ops.table import BY_TARGET
 from .numbers import NUMBERS, check_sizes, computed, holds_computed, is_nested, is_true, number_type
+from .float8 import with_overflow
 from .origin import origin_of
 from .sizes import dim_of, strides_of
 from .storage import READS, WRITES, check_owned, on_owner, storage_owners
@@ -217,6 +218,7 @@ class _Importer:
                 check_owned(node, arguments)
             assert isinstance(node.target, torch._ops.OpOverload)
             operands, attrs = _fit(form, node.target, known)
+            attrs = with_overflow(op.name, attrs)
             numbers: tuple[Node, ...] = ()
             if isinstance(op.body, Opaque):
                 made = _library_call(op.name, target, given, outputs, origin, call, attrs)

@@ -1,7 +1,8 @@
 """Element types, casts, random numbers and strided memory in numpy.
 
 bf16 has no numpy type: its values are carried in float32 arrays whose low 16 bits are zero, and
-`convert` rounds on the way in. Every other compiled type carries itself.
+`convert` rounds on the way in. The 8-bit floats are carried as bytes. Every other compiled type
+carries itself.
 Must not know: expressions, nests, kernels.
 """
 
@@ -15,13 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base.dtype import DType, bf16, bool_, f16, f32, i32, i64, u8
-from ..base.errors import OnetripError, Unsupported
+from ..base.errors import OnetripError
+from ..base.float8 import LAYOUTS, decode, encode
 from ..base.sym import Sym
 from ..ir.types import TensorType, concrete
 
 Array = NDArray[Any]
 
-_CARRIED = {"bfloat16": "float32"}
+_CARRIED = {"bfloat16": "float32", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
+_NUMBERS = {
+    d: np.array([decode(bits, d) for bits in range(256)], np.float32) for d in LAYOUTS
+}
+"""The number of every byte."""
 _HALVES = (bf16, f16)
 _KEY_STEP = (0x9E3779B9, 0xBB67AE85)
 _MULTIPLIER = (0xD2511F53, 0xCD9E8D57)
@@ -33,15 +39,8 @@ class InterpreterError(OnetripError):
 
 
 def carrier(dtype: DType) -> np.dtype[Any]:
-    """The numpy type that holds values of `dtype`; float32 for bf16.
-
-    Raises:
-        Unsupported: no numpy type holds it (the 8-bit floats).
-    """
-    try:
-        return np.dtype(_CARRIED.get(dtype.torch_name, dtype.torch_name))
-    except TypeError as error:
-        raise Unsupported("no numpy type holds this dtype", found=dtype.name) from error
+    """The numpy type that holds values of `dtype`; float32 for bf16, bytes for 8-bit floats."""
+    return np.dtype(_CARRIED.get(dtype.torch_name, dtype.torch_name))
 
 
 def round_bf16(x: Array) -> Array:
@@ -50,6 +49,12 @@ def round_bf16(x: Array) -> Array:
     up = ((bits >> np.uint32(16)) & np.uint32(1)) + np.uint32(0x7FFF)
     rounded = ((bits + up) & np.uint32(0xFFFF0000)).view(np.float32)
     return np.where(np.isnan(x), np.float32(np.nan), rounded).reshape(np.shape(x))
+
+
+def round_float8(x: Array, target: DType) -> Array:
+    """float32 values as bytes of the nearest 8-bit float."""
+    made = np.vectorize(lambda v: encode(float(v), target), otypes=[np.uint8])(x)
+    return np.asarray(made, np.uint8).reshape(np.shape(x))
 
 
 def convert(x: Array, source: DType, target: DType) -> Array:
@@ -61,12 +66,16 @@ def convert(x: Array, source: DType, target: DType) -> Array:
     """
     if source is target:
         return x
+    if source in LAYOUTS:
+        return convert(_NUMBERS[source][x], f32, target)
     with np.errstate(all="ignore"):
         if target is bool_:
             return np.asarray(x != 0)
         if source.is_float and not target.is_float:
             wide = i64 if target in (i64, u8) else i32
             return _truncated(x, wide).astype(carrier(target))
+        if target in LAYOUTS:
+            return round_float8(x.astype(np.float32), target)
         if target in _HALVES:
             x = x.astype(np.float32)
             return round_bf16(x) if target is bf16 else x.astype(np.float16)
@@ -82,6 +91,8 @@ def _truncated(x: Array, wide: DType) -> Array:
 
 def constant(value: bool | int | float, dtype: DType) -> Array:
     """A 0-d array of `value` in the carrier of `dtype`; integers wrap around."""
+    if dtype in LAYOUTS:
+        return np.asarray(encode(float(value), dtype), np.uint8)
     if dtype.is_integral:
         return np.asarray(int(value) & ((1 << dtype.bits) - 1), np.uint64).astype(carrier(dtype))
     with np.errstate(all="ignore"):
@@ -181,13 +192,13 @@ class Memory:
     def join(self, index: tuple[Array, ...], value: Array, ufunc: Any) -> None:
         """element = round(ufunc(element, value)), one after the other where indices repeat."""
         target, place = self._targets(index, len(value))
-        if self.dtype not in _HALVES:
+        if self.dtype.compute is self.dtype:
             ufunc.at(target, place, value)
             return
         for n in range(len(value)):
             here = tuple(p[n] for p in place)
-            joined = ufunc(np.float32(target[here]), np.float32(value[n]))
-            target[here] = convert(np.asarray(joined), f32, self.dtype)
+            parts = (convert(np.asarray(v), self.dtype, f32) for v in (target[here], value[n]))
+            target[here] = convert(np.asarray(ufunc(*parts)), f32, self.dtype)
 
     def _targets(self, index: tuple[Array, ...], count: int) -> tuple[Array, tuple[Array, ...]]:
         """A view of the data, and `count` places in it."""

@@ -12,14 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from ..base.dtype import BY_TORCH_NAME, DType, bf16, f16, f32
+from ..base.dtype import BY_TORCH_NAME, DType
 from ..base.sym import Sym, evaluate
 from ..ir.graph import Graph, Node, Operand, Value
 from ..ir.types import concrete
 from ..ops.table import OPS
 from .arrays import Array, InterpreterError, carrier, convert
-
-_HALVES = (bf16, f16)
 
 
 def run_graph(
@@ -102,7 +100,7 @@ def _concrete(value: Any, sizes: Mapping[Sym, int]) -> Any:
 
 
 def _wide(x: Any, dtype: DType | None) -> Any:
-    return convert(x, dtype, f32) if dtype in _HALVES else x
+    return x if dtype is None else convert(x, dtype, dtype.compute)
 
 
 def _rounded(made: Array, target: DType) -> Array:

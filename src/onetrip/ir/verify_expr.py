@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ..base.dtype import DType, bf16, bool_, f16, f32, i64
+from ..base.dtype import DType, bool_, f32, i64
 from ..base.sym import Dim, Opaque, Size, Sym, Var, add, atoms, is_nonnegative, mul
 from ..base.sym import lower_bound as lower
 from ..base.sym import upper_bound as upper
@@ -27,8 +27,6 @@ from .expr import (
 from .faults import Fault
 from .monoid import MONOIDS
 from .types import TensorType
-
-_HALVES = (bf16, f16)
 
 
 def typing(exprs: Sequence[Expr]) -> Iterator[Fault]:
@@ -69,7 +67,7 @@ def _apply(e: Apply) -> Iterator[Fault]:
             return
         yield from _agree(e, "a condition", args[0].dtype, bool_)
         args = args[1:]
-    elif any(a.dtype in _HALVES for a in args):
+    elif any(a.dtype.compute is not a.dtype for a in args):
         yield Fault(e, "operands in operation precision (f32)", _dtypes(args))
     if len({a.dtype for a in args}) != 1:
         yield Fault(e, "operands of one dtype", _dtypes(args) or "none")
@@ -100,7 +98,7 @@ def _state(e: Expr, monoid: str, args: tuple[Expr, ...], component: int) -> Iter
         yield Fault(e, f"a component below {len(args)}", str(component))
     else:
         yield from _agree(e, "a component", e.dtype, args[component].dtype)
-        if any(a.dtype in _HALVES for a in args):
+        if any(a.dtype.compute is not a.dtype for a in args):
             yield Fault(e, "a state in operation precision (f32)", _dtypes(args))
 
 

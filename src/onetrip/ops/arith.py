@@ -12,6 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ..base.dtype import DType, bf16, bool_, f16, f32, f64, i64
+from ..base.float8 import LAYOUTS, decode, encode
 from ..base.sym import Dim
 from ..ir.expr import Apply, Cast, Const, Expr, Position, cast, compare
 
@@ -41,6 +42,8 @@ def const(value: bool | int | float, dtype: DType) -> Const:
         return Const(low - 2 * top if dtype.signed and low >= top else low, dtype)
     if dtype is bf16:
         return Const(round_bf16(float(value)), dtype)
+    if dtype in LAYOUTS:
+        return Const(decode(encode(float(value), dtype), dtype), dtype)
     with np.errstate(over="ignore"):
         return Const(float(_NUMPY[dtype].type(value)), dtype)
 

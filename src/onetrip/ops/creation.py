@@ -242,6 +242,8 @@ def _made(
 
 
 SQUARE = ("f32", (2, 4, 3))
+EIGHT_BITS = (("f32", "f8e4m3"), ("bf16", "f8e5m2"), ("i64", "f8e4m3"), ("f8e4m3", "f32"),
+              ("f8e5m2", "bf16"), ("f8e4m3", "f8e5m2"), ("f8e5m2", "bool"))  # fmt: skip
 OPS: tuple[Op, ...] = (
     _made("full", _fills(), _full_type, _filled, _np_full,
           (sample(size=(2, 3), fill_value=1.5, dtype="f32"), sample(size=(2,), fill_value=True),
@@ -288,8 +290,9 @@ OPS: tuple[Op, ...] = (
     elementwise("to", (form("_to_copy.default", ("self",), ("dtype",)),
                        Form("prims.convert_element_type.default", ("a",), ("dtype",))),
                 with_attrs(_converted), _np_to,
-                tuple(sample(*s.operands, dtype=d) for s in FLOATS[:2] + INTS[:1] + BOOLS
-                      for d in ("f32", "bf16", "f16", "i64", "bool")),
+                (*(sample(*s.operands, dtype=d) for s in FLOATS[:2] + INTS[:1] + BOOLS
+                   for d in ("f32", "bf16", "f16", "i64", "bool")),
+                 *(sample((a, (3, 7)), dtype=b) for a, b in EIGHT_BITS)),
                 types=like_first(dtype=asked), compute=_convert_own, onnx=("Cast",),
                 doc="The conversion of torch's .to(dtype); attribute dtype, absent: a copy."),
 )  # fmt: skip

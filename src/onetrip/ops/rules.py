@@ -26,6 +26,7 @@ from ..base.dtype import (
     u8,
 )  # fmt: skip
 from ..base.errors import Unsupported
+from ..base.float8 import LAYOUTS
 from ..base.sym import Dim, Sym, add, is_nonnegative, mul
 from ..ir.types import TensorType, contiguous_strides
 from .schema import Attrs, TypeRule
@@ -45,6 +46,8 @@ def promote(a: DType, b: DType) -> DType:
     for d in (a, b):
         if d not in COMPILED:
             raise Unsupported(f"no kernel computes on {d.torch_name}")
+    if {a, b} & LAYOUTS.keys():
+        raise Unsupported(f"{a.torch_name} and {b.torch_name} have no common dtype")
     low, high = sorted((a, b), key=lambda d: d.category.value)
     if low.category is not high.category:
         return high

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..base.dtype import DType
+from ..base.dtype import DType, u8
+from ..base.float8 import LAYOUTS
 from ..base.sym import Sym, evaluate
 from ..ir.kernel import Kernel
 from .cache import Cache
@@ -104,5 +105,7 @@ def _tensor_at(address: int | None, count: int, dtype: DType) -> Tensor:
     """A flat tensor over memory that something else keeps alive."""
     if not address or not count:
         return torch.empty(0, dtype=torch_dtype(dtype))
+    if dtype in LAYOUTS:  # the interpreter's kernels see bytes, as those of a chip do
+        dtype = u8
     memory = (ctypes.c_char * (count * dtype.itemsize)).from_address(address)
     return torch.frombuffer(memory, dtype=torch_dtype(dtype), count=count)
