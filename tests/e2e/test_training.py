@@ -1,23 +1,28 @@
-"""Training: optimizers, values changed in place, dropout's masks, gradients, a short run."""
+"""Training: optimizers, running statistics, dropout's masks, sums of gradients, a short run."""
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from builds import externs, steps_of, watched
 from checks import compiled
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from onetrip.api.pipeline import Built
+from onetrip.api.devices import device_for
+from onetrip.api.pipeline import Built, analyze, schedule_groups
+from onetrip.base.options import Options
+from onetrip.frontend.ahead import capture_graphs
+from onetrip.ir.kernel import Kernel, Loop, Mapping, statements
 from onetrip.ir.program import Alloc, Call, Launch, Update
 from onetrip.runtime.accuracy import judge
+from onetrip.target import load
 
 STEPS = 5
 SHAPES = ((16, 8), (5, 3), (33,))
@@ -27,24 +32,7 @@ SKIPPED = "ignore:onetrip runs a graph:RuntimeWarning"
 @pytest.fixture
 def built(monkeypatch: pytest.MonkeyPatch) -> list[Built]:
     """Grows by what each compilation built."""
-    module = importlib.import_module("onetrip.api.backend")
-    found: list[Built] = []
-    build = module.build_captured
-
-    def spy(captured: Any, options: Any) -> Built:
-        found.append(build(captured, options))
-        return found[-1]
-
-    monkeypatch.setattr(module, "build_captured", spy)
-    return found
-
-
-def steps_of(built: list[Built], kind: type) -> list[Any]:
-    return [s for b in built for s in b.program.steps if isinstance(s, kind)]
-
-
-def externs(built: list[Built]) -> list[str]:
-    return [s.target for s in steps_of(built, Call) if s.reason]
+    return watched(monkeypatch)
 
 
 # ---------------------------------------------------------------- optimizers
@@ -225,168 +213,6 @@ def test_a_whole_step_compiled(built: list[Built]) -> None:
     assert {"forward", "backward", "inference"} <= set(roles)
 
 
-# ---------------------------------------------------------------- values changed in place
-
-
-def count_up(x: Tensor) -> None:
-    x.add_(1)
-
-
-def two_of_each_other(x: Tensor, y: Tensor) -> None:
-    a, b = x + y, x - y
-    x.copy_(a)
-    y.copy_(b)
-
-
-def swapped(x: Tensor, y: Tensor) -> None:
-    a = x.clone()
-    x.copy_(y)
-    y.copy_(a)
-
-
-def chained(x: Tensor, y: Tensor) -> Tensor:
-    x.add_(y)
-    y.mul_(x)
-    return (x + y).sum()
-
-
-def twice(x: Tensor) -> Tensor:
-    x.add_(1)
-    y = x * 2
-    x.mul_(y)
-    return y
-
-
-def a_slice(x: Tensor, y: Tensor) -> None:
-    x[:, 1:3] = y[:, :2]
-
-
-def read_by_a_product(x: Tensor, y: Tensor) -> Tensor:
-    z = x + 1
-    x.copy_(z * 2)
-    return z @ x
-
-
-def rows_of_a_cache(x: Tensor, y: Tensor) -> Tensor:
-    x.index_copy_(1, torch.tensor([4, 2]), y[:, :2])
-    return x.sum()
-
-
-def transposed(x: Tensor) -> None:
-    x.copy_(x.t() + 1)
-
-
-def shifted(x: Tensor) -> None:
-    x[1:] = x[:-1].clone()
-
-
-def less_its_mean(x: Tensor) -> None:
-    x.sub_(x.mean(0))
-
-
-def its_softmax(x: Tensor) -> None:
-    x.copy_(torch.softmax(x, -1))
-
-
-def running_sum(x: Tensor) -> None:
-    x.copy_(x.cumsum(0))
-
-
-def returned_too(x: Tensor, y: Tensor) -> Tensor:
-    a = x + y
-    x.copy_(a)
-    return a
-
-
-def returned_view(x: Tensor) -> Tensor:
-    x.add_(1)
-    return x[1:]
-
-
-def view_of_the_old(x: Tensor) -> Tensor:
-    y = x[1:] * 1
-    x.add_(1)
-    return y
-
-
-def one_value_for_two(x: Tensor, y: Tensor) -> None:
-    a = x + y
-    x.copy_(a)
-    y.copy_(a)
-
-
-IN_PLACE = (
-    count_up, two_of_each_other, swapped, twice, a_slice, read_by_a_product, rows_of_a_cache,
-    returned_too, one_value_for_two,
-)  # fmt: skip
-COPIED_BACK = (transposed, shifted, less_its_mean, its_softmax, running_sum, returned_view)
-EITHER = (view_of_the_old, chained)
-
-
-def assert_changes_alike(fn: Callable[..., Any], ours_fn: Any) -> None:
-    """Inputs, results and what the results are after one more change of the inputs."""
-    count = fn.__code__.co_argcount
-    for _ in range(2):
-        mine = [torch.randn(6, 6) for _ in range(count)]
-        theirs = [t.clone() for t in mine]
-        ours, eager = ours_fn(*mine), fn(*theirs)
-        for a, b in zip(mine, theirs, strict=True):
-            torch.testing.assert_close(a, b)
-            a.zero_()
-            b.zero_()
-        torch.testing.assert_close(ours, eager)
-
-
-@pytest.mark.parametrize("fn", [*IN_PLACE, *COPIED_BACK, *EITHER])
-def test_changed_inputs(fn: Callable[..., Any], built: list[Built]) -> None:
-    assert_changes_alike(fn, compiled(fn, strict=False))
-    assert len(built) == 1
-    if fn in IN_PLACE:
-        assert steps_of(built, Update) == []
-    if fn in COPIED_BACK:
-        assert steps_of(built, Update) != []
-
-
-@pytest.mark.parametrize("fn", [two_of_each_other, returned_too, a_slice])
-def test_inputs_that_overlap_on_a_later_call(fn: Callable[..., Any]) -> None:
-    ours_fn = compiled(fn)
-    for offset in (36, 0, 6, 36):
-        mine, theirs = torch.arange(72.0), torch.arange(72.0)
-        x, y = (t[:36].view(6, 6) for t in (mine, theirs))
-        ours = ours_fn(x, mine[offset : offset + 36].view(6, 6))
-        eager = fn(y, theirs[offset : offset + 36].view(6, 6))
-        assert torch.equal(mine, theirs)
-        torch.testing.assert_close(ours, eager)
-
-
-@pytest.mark.parametrize("fn", IN_PLACE[:6])
-def test_symbolic_sizes_are_written_in_place(fn: Callable[..., Any], built: list[Built]) -> None:
-    ours_fn = compiled(fn, dynamic=True)
-    for n in (5, 9):
-        mine = [torch.randn(n, n) for _ in range(fn.__code__.co_argcount)]
-        theirs = [t.clone() for t in mine]
-        torch.testing.assert_close(ours_fn(*mine), fn(*theirs))
-        for a, b in zip(mine, theirs, strict=True):
-            torch.testing.assert_close(a, b)
-    assert len(built) == 1
-    assert steps_of(built, Update) == []
-
-
-def test_a_bad_index_writes_nothing_that_comes_after_it() -> None:
-    def fn(x: Tensor, table: Tensor, ids: Tensor) -> Tensor:
-        found = table[ids]
-        x.add_(1)
-        return found
-
-    ours_fn = compiled(fn)
-    x, table = torch.zeros(6), torch.randn(4, 3)
-    ours_fn(x, table, torch.tensor([1, 3]))
-    assert x.eq(1).all()
-    with pytest.raises(IndexError):
-        ours_fn(x, table, torch.tensor([1, 4]))
-    assert x.eq(1).all()
-
-
 def test_running_statistics(built: list[Built]) -> None:
     results = []
     for backend in (None, "onetrip"):
@@ -524,3 +350,54 @@ def test_a_short_run_learns_and_repeats(name: str, training: Any, built: list[Bu
     assert end < start
     assert abs(end - reached) < start - end, "compiled and eager learn about as much"
     assert steps_of(built, Launch)
+
+
+# ---------------------------------------------------------------- gradients of small operands
+
+
+class Biased(nn.Module):
+    """gelu(x + bias)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.gelu(x + self.bias)
+
+
+LONG_SUMS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
+    "bias": (Biased(768), (4096, 768)),
+    "layer norm": (nn.LayerNorm(768), (4096, 768)),
+    "rms norm": (nn.RMSNorm(768), (4096, 768)),
+    "batch norm": (nn.BatchNorm2d(64), (32, 64, 56, 56)),
+}
+
+
+@pytest.mark.parametrize("name", ["h200", "cpu:2"])
+@pytest.mark.parametrize("case", LONG_SUMS)
+def test_long_column_sums_are_made_in_parts(case: str, name: str) -> None:
+    """Each weight's gradient is a sum over rows: parts side by side, then the sum of the parts."""
+    layer, shape = LONG_SUMS[case]
+    torch._dynamo.reset()
+    target = load(name)
+    device = torch.device("cuda" if target.device == "cuda" else "cpu")
+    x = torch.randn(shape, requires_grad=True)
+    graphs = capture_graphs(layer, x, device=device, training=True)
+    (backward,) = [g for g in graphs if g.role == "backward"]
+    plan = analyze(backward, target, Options()).plan
+    made = schedule_groups(plan, target, device_for(device, target), Options())
+    sums = [s for g, s in made.items() if plan.by_name[g].kind == "reduction"]
+    assert any(_in_parts(s.kernels) for s in sums)
+
+
+def _in_parts(kernels: tuple[Kernel, ...]) -> bool:
+    """A kernel for each part and one that joins them; on a CPU both are loops of one kernel."""
+    if len(kernels) == 2:
+        return any(loop.axis.name == "part" for loop in _loops(kernels[0], Mapping.GRID))
+    (kernel,) = kernels
+    return len(_loops(kernel, Mapping.THREADS)) > 1
+
+
+def _loops(kernel: Kernel, mapping: Mapping) -> list[Loop]:
+    return [s for s in statements(kernel.body) if isinstance(s, Loop) and s.mapping is mapping]
