@@ -45,7 +45,7 @@ def gpt2() -> nn.Module:
     """Two layers of width 64, dropout 0.1 on embeddings, attention and residuals."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    return GPT2LMHeadModel(
+    model: nn.Module = GPT2LMHeadModel(
         GPT2Config(
             n_layer=2,
             n_embd=64,
@@ -56,13 +56,14 @@ def gpt2() -> nn.Module:
             eos_token_id=0,
         )
     )
+    return model
 
 
 def resnet() -> nn.Module:
     """Two stages of one basic block, and dropout 0.1 before the classifier."""
     from transformers import ResNetConfig, ResNetForImageClassification
 
-    model = ResNetForImageClassification(
+    model: nn.Module = ResNetForImageClassification(
         ResNetConfig(
             embedding_size=16,
             hidden_sizes=[16, 32],

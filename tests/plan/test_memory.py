@@ -118,3 +118,11 @@ def test_memory_of_its_own_counts_in_the_peak_and_not_in_the_arena(where: str) -
     assert plan.arena_bytes == 640
     assert plan.peak_bytes == 704
     assert plan.offset("b") is None
+
+
+def test_what_lies_in_an_input_takes_no_memory() -> None:
+    ranges = [Range("a", 256, 0, 1), Range("b", 512, 1, 2, "input", "x")]
+    plan = plan_memory(ranges)
+    assert plan.offset("b") is None and plan.inside("b") == "x"
+    assert plan.offset("a") == 0 and plan.inside("a") is None
+    assert plan.arena_bytes == plan.peak_bytes == plan.unplanned_peak_bytes == 256

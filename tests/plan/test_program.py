@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import pytest
 
 from onetrip.base.dtype import f32
 from onetrip.base.errors import VerifyError
-from onetrip.base.sym import Size
+from onetrip.base.sym import Size, Var
+from onetrip.ir.expr import Local
 from onetrip.ir.graph import Graph, Value
-from onetrip.ir.kernel import Kernel
-from onetrip.ir.nest import Access, Buffer
+from onetrip.ir.kernel import Kernel, Let, Loop, Mapping, Stmt
+from onetrip.ir.nest import Access, Buffer, Nest
 from onetrip.ir.program import Alias, Alloc, Bind, Call, Free, Launch, Program, Update
 from onetrip.ir.types import TensorType
+from onetrip.ir.verify import verify
 from onetrip.plan.memory import Range
 from onetrip.plan.plan import GraphPlan
 from onetrip.plan.program import build_program
@@ -166,11 +169,99 @@ def test_scratch_of_a_schedule_lies_in_the_arena_beside_what_is_alive() -> None:
 
 
 def test_inputs_change_after_everything_has_read_them() -> None:
+    """The kernel says nothing of how it reads, so the plan's wish is not trusted."""
     d = Draft()
     x = d.input("x", 8, 4)
     t = d("t", "exp", x)
     _, made = program(d.graph(d("y", "add", t, x), mutations=((x, t),)))
     assert made.steps[-1] == Update("x", "t")
+
+
+def body(nest: Nest, loops: tuple[Var, ...], ahead: tuple[str, ...] = ()) -> tuple[Stmt, ...]:
+    """The stores of a nest in loops over its space; values of `ahead` are made before any store."""
+    lets = tuple(Let(f"let_{s.buffer}", s.value) for s in nest.stores if s.buffer in ahead)
+    made: tuple[Stmt, ...] = tuple(
+        replace(s, value=Local(f"let_{s.buffer}", s.value.dtype)) if s.buffer in ahead else s
+        for s in nest.stores
+    )
+    made = (*lets, *made)
+    for axis in reversed(loops):
+        made = (Loop(axis, 1, Mapping.SERIAL, made),)
+    return made
+
+
+def changed(graph: Graph, shape: Callable[[Nest], tuple[Stmt, ...]]) -> Program:
+    """The program of a graph of one group, its kernel as `shape` makes it of the nest."""
+    primitive, nests = lowered(graph)
+    plan = plan_graph(primitive, nests, load("h200"))
+    (group,) = plan.groups
+    assert group.nest is not None
+    kernel = Kernel(group.name, group.nest.buffers, shape(group.nest))
+    return build_program(primitive, plan, {group.name: Bare((kernel,))})
+
+
+def momentum() -> Graph:
+    """m := m + g;  p := p - m, where each new value reads what another input was."""
+    d = Draft()
+    p, m, g = (d.input(n, 64) for n in "pmg")
+    new = d("new", "add", d("decayed", "mul", p, 0.1), d("sum", "add", m, g))
+    return d.graph(mutations=((m, new), (p, d("step", "sub", p, new))))
+
+
+def axes(nest: Nest) -> tuple[Var, ...]:
+    return tuple(a.var for a in nest.space)
+
+
+SHAPES: dict[str, tuple[Callable[[Nest], tuple[Stmt, ...]], list[str]]] = {
+    "all values before all stores": (lambda n: body(n, axes(n), ("new", "step")), []),
+    "a store between": (lambda n: body(n, axes(n)), ["m"]),
+    "stored again in each round of a loop": (
+        lambda n: (Loop(Var("again", 2), 1, Mapping.SERIAL, body(n, axes(n), ("new", "step"))),),
+        ["m", "p"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SHAPES)
+def test_a_value_lies_in_its_input_where_the_kernel_reads_first(case: str) -> None:
+    shape, copied = SHAPES[case]
+    made = changed(momentum(), shape)
+    assert [s.target for s in made.steps if isinstance(s, Update)] == copied
+    inside = {s.source for s in made.steps if isinstance(s, Alias)}
+    assert inside == {"m", "p"} - set(copied)
+    verify(made)
+
+
+def test_a_value_of_another_element_is_copied_back() -> None:
+    d = Draft()
+    x = d.input("x", 8, 8)
+    y = d("y", "exp", d("t", "permute", x, dims=(1, 0)))
+    made = changed(d.graph(mutations=((x, y),)), lambda n: body(n, axes(n)))
+    assert isinstance(made.steps[-1], Update)
+
+
+def test_a_library_call_changes_its_operand_in_place() -> None:
+    d = Draft()
+    x, k = d.input("x", 8, 4), d.input("k", 8, 4)
+    y = d.extern("y", "aten.index_copy.default", x, k)
+    _, made = program(d.graph(d("z", "exp", y), mutations=((x, y),)))
+    (call,) = [s for s in made.steps if isinstance(s, Call)]
+    assert (call.target, call.outputs) == ("aten.index_copy_.default", ())
+    assert Alias(y, "x") in made.steps
+    assert not any(isinstance(s, Update) for s in made.steps)
+
+
+def test_what_may_raise_later_is_not_run_after_a_change() -> None:
+    """The extern stands before the change in the graph, whenever it is run."""
+    d = Draft()
+    x, k = d.input("x", 8, 4), d.input("k", 8, 4)
+    checked = d.extern("checked", "aten.other.default", d("w", "exp", k))
+    y = d("y", "relu", x)
+    plan, made = program(d.graph(checked, mutations=((x, y),)))
+    (change,) = [n for n, g in enumerate(plan.groups) if "y" in g.stored]
+    inside = any(isinstance(s, Alias) and s.source == "x" for s in made.steps)
+    later = any(g.call is not None for g in plan.groups[change + 1 :])
+    assert not (inside and later)
 
 
 def test_swapped_inputs_are_copied_before_either_is_written() -> None:
