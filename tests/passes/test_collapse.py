@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from onetrip.passes.close import Unfusable
 from onetrip.passes.collapse import collapse
-from onetrip.passes.fuse import Unfusable, fuse
+from onetrip.passes.fuse import fuse
 
 from . import nests
 

@@ -8,8 +8,9 @@ import pytest
 from onetrip.interp.nest_interp import run_nest
 from onetrip.ir.nest import Nest
 from onetrip.passes.anonymize import anonymize
+from onetrip.passes.close import Unfusable
 from onetrip.passes.collapse import collapse
-from onetrip.passes.fuse import Unfusable, fuse
+from onetrip.passes.fuse import fuse
 
 from .nests import moved, pointwise, reduced, reshaped
 

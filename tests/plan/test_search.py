@@ -15,7 +15,7 @@ from onetrip.base.sym import Size
 from onetrip.cost.occupancy import Assembled, Resources
 from onetrip.ir.graph import Graph, Value
 from onetrip.ir.nest import Nest
-from onetrip.passes.fuse import Unfusable
+from onetrip.passes.close import Unfusable
 from onetrip.plan.constraints import Constraints
 from onetrip.plan.evaluate import Evaluator, Priced
 from onetrip.plan.index import index_graph
@@ -313,6 +313,20 @@ def test_pins_that_share_a_node_recompute_it() -> None:
     plan = planned(d.graph(rows, cols), constraints=Constraints(pin=pin))
     assert sorted(map(sorted, groups_of(plan))) == [["cols", "t"], ["rows", "t"]]
     assert all(g.stored in (("rows",), ("cols",)) for g in plan.groups)
+
+
+def test_a_pin_is_legal_together_with_what_it_recomputes() -> None:
+    """row and total share no axis but through t, which both pins recompute."""
+    d = Draft()
+    m = d.input("m", 4, 1)
+    t = d("t", "relu", m)
+    first = d("first", "exp", t)
+    row = d("row", "relu", t)
+    total = d("total", "sum", m, dim=(0,), keepdim=True)
+    pin = (("t", "first"), ("t", "row", "total"))
+    plan = planned(d.graph(first, row, total), constraints=Constraints(pin=pin))
+    assert plan.refusals == ()
+    assert sorted(map(sorted, groups_of(plan))) == sorted(map(sorted, pin))
 
 
 def test_a_forced_fusion_that_is_illegal_is_refused_with_its_reason() -> None:

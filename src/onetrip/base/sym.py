@@ -190,7 +190,7 @@ def mul(a: Dim, b: Dim) -> Dim:
 def product(dims: tuple[Dim, ...] | list[Dim]) -> Dim:
     """The product of all dims; 1 for none."""
     none: Dim = 1
-    return reduce(mul, dims, none)
+    return dims[0] if len(dims) == 1 else reduce(mul, dims, none)
 
 
 def _divide_term(c: int, factors: tuple[Sym, ...], den: Dim) -> tuple[int, tuple[Sym, ...]] | None:
@@ -420,10 +420,12 @@ def rebuild(e: Dim, leaf: Callable[[Sym], Dim | None]) -> Dim:
     if known is not None:
         return known
     if isinstance(e, Poly):
-        total: Dim = 0
+        total: Monomials = {}
         for c, factors in e.terms:
-            total = add(total, mul(c, product([rebuild(f, leaf) for f in factors])))
-        return total
+            part = product([rebuild(f, leaf) for f in factors])
+            for f, k in monomials(part).items():
+                total[f] = total.get(f, 0) + c * k
+        return from_monomials(total)
     if isinstance(e, Quotient):
         return floordiv(rebuild(e.num, leaf), rebuild(e.den, leaf))
     if isinstance(e, Remainder):

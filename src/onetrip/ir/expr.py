@@ -323,6 +323,7 @@ class Rewriter:
         self._leaf = leaf
         self._node = node
         self._memo: dict[Expr, Expr] = {}
+        self._dims: dict[Dim, Dim] = {}
         self._reductions: dict[Reduction, Reduction] = {}
 
     def __call__(self, root: Expr) -> Expr:
@@ -352,9 +353,13 @@ class Rewriter:
 
     def dim(self, d: Dim) -> Dim:
         """The rewritten index expression, payloads of indirect indices included."""
-        if payloads(d):
-            d = rebuild(d, self._payload)
-        return self._index(d) if self._index else d
+        if isinstance(d, int):
+            return d
+        found = self._dims.get(d)
+        if found is None:
+            whole = rebuild(d, self._payload) if payloads(d) else d
+            found = self._dims[d] = self._index(whole) if self._index else whole
+        return found
 
     def _payload(self, atom: Sym) -> Dim | None:
         if isinstance(atom, Opaque):

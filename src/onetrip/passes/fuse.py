@@ -1,8 +1,8 @@
-"""Fusion of the nests of one group into one nest: substitution of producers into consumers.
+"""Fusion of the nests of one group into one nest: closed values aligned on one iteration space.
 
-    members (topological)        y = exp(x - m);  m = max(x);  stored: y
-    demands, consumers first     y at (i, j)  ->  m at (i,)
-    resolved, producers first    store y[i, j] = exp(x[i, j] - max_r x[i, r])
+    closed      y[y_0, y_1] = f(x[y_0, y_1]);  s[s_0] = sum_r g(x[s_0, r])      (passes/close.py)
+    aligned     y_0 -> s_0, since both read x there
+    one nest    for p0: s[p0] = ..., for r0: y[p0, r0] = ...
 
 The axes that all reductions of the group leave free become its space; the other axes of a store are
 its own. A group that has no such space cannot be one nest, and the answer says why.
@@ -12,13 +12,15 @@ Knows nothing of costs: it says what a group computes, or that it cannot be one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from ..base.sym import (
     Dim,
     Poly,
     Quotient,
     Remainder,
+    Size,
     Sym,
     Var,
     atoms,
@@ -26,50 +28,18 @@ from ..base.sym import (
     substitute,
     within,
 )
-from ..ir.expr import (
-    Apply,
-    Expr,
-    Load,
-    Reduced,
-    Rewriter,
-    Scanned,
-    both,
-    dims_of,
-    substitute_axes,
-    walk,
-)
-from ..ir.monoid import number
+from ..ir.expr import Load, Reduced, Rewriter, Scanned, dims_of, walk
 from ..ir.nest import Access, Axis, Buffer, Combine, Nest, Store
+from .close import MAX_EXPRESSIONS, Closed, Closing, Folding, NoNestError, Unfusable
 
 Index = tuple[Dim, ...]
-Place = tuple[str, Index]
-MAX_EXPRESSIONS = 4000
-"""Distinct expressions of one nest; beyond it compile time grows faster than any saving."""
-
-
-@dataclass(frozen=True)
-class Unfusable:
-    """Why members cannot be one nest.
-
-    Attributes:
-        code: `iteration-space`, `guarded-reduction`, `scatter` or `size`.
-        detail: a sentence with the names and extents concerned.
-        values: the values between which the group breaks.
-    """
-
-    code: str
-    detail: str
-    values: tuple[str, ...] = ()
-
-
-class _NoNestError(Exception):
-    def __init__(self, code: str, detail: str, *values: str) -> None:
-        super().__init__(detail)
-        self.reason = Unfusable(code, detail, values)
 
 
 def fuse(
-    members: Sequence[str], nests: Mapping[str, Nest], stored: frozenset[str]
+    members: Sequence[str],
+    nests: Mapping[str, Nest],
+    stored: frozenset[str],
+    closing: Closing | None = None,
 ) -> Nest | Unfusable:
     """One nest that computes the stored values of a group.
 
@@ -77,178 +47,113 @@ def fuse(
         members: names of the values that the group computes, producers first.
         nests: the nest of each value, with one store each (passes/lower.py).
         stored: the members that must exist in memory afterwards.
+        closing: of these nests: what it remembers makes the next group cheaper.
     """
     try:
-        return _fuse(members, nests, stored)
-    except _NoNestError as failure:
+        return _fuse(members, nests, stored, closing or Closing(nests))
+    except NoNestError as failure:
         return failure.reason
 
 
-def _fuse(members: Sequence[str], nests: Mapping[str, Nest], stored: frozenset[str]) -> Nest:
+def _fuse(
+    members: Sequence[str], nests: Mapping[str, Nest], stored: frozenset[str], closing: Closing
+) -> Nest:
     scattered = [m for m in members if nests[m].stores[0].combine is not Combine.SET]
     if scattered and len(members) > 1:
-        raise _NoNestError(
+        raise NoNestError(
             "scatter", "an accumulating store shares its kernel with none", *scattered
         )
-    closed = {name: _close(name, members, nests) for name in members if name in stored}
+    wanted = [name for name in members if name in stored]
+    closed = {n: Aligned.of(c) for n, c in closing.close(wanted, members).items()}
     space, placed = _align(_anchor(closed), closed)
-    stores = tuple(_store(p, space, nests) for p in placed)
-    _check_reductions(space, stores)  # before equal names hide an axis of another reduction
-    names = shared_names(stores, space)
-    stores = tuple(rename(s, names) for s in stores)
+    inner = [_inner(c, space) for c in placed]
+    _check_reductions(space, placed)  # before equal names hide an axis of another reduction
+    stores = _stores(placed, inner, space, nests)
     axes = tuple(Axis(Var(f"p{k}", v.extent)) for k, v in enumerate(space))
     nest = Nest(axes, _buffers(stores, [nests[m] for m in members]), stores)
     if len(nest.expressions) > MAX_EXPRESSIONS:
-        raise _NoNestError(
-            "size", f"{len(nest.expressions)} expressions, at most {MAX_EXPRESSIONS}"
-        )
+        raise NoNestError("size", f"{len(nest.expressions)} expressions, at most {MAX_EXPRESSIONS}")
     return nest
 
 
-# ------------------------------------------------------------------ closing one stored value
-
-
 @dataclass(frozen=True)
-class _Closed:
-    """A stored value over its own axes, with the places at which members and buffers are read."""
+class Aligned:
+    """A closed value whose axes are to become others: `values` says which.
 
-    name: str
+    The value itself is rewritten once, when all of its axes are known.
+    """
+
+    closed: Closed
     axes: tuple[Var, ...]
     index: Index
-    value: Expr
     places: Mapping[str, Index]
+    values: Mapping[Sym, Dim] = field(default_factory=dict)
 
-    def moved(self, values: Mapping[Sym, Dim]) -> _Closed:
+    @classmethod
+    def of(cls, closed: Closed) -> Aligned:
+        """The value over its own axes."""
+        return cls(closed, closed.axes, closed.index, closed.places)
+
+    @property
+    def name(self) -> str:
+        """The stored value."""
+        return self.closed.name
+
+    def moved(self, values: Mapping[Sym, Dim]) -> Aligned:
         """The same value over other axes."""
-        axes = tuple(a for v in self.axes for a in atoms(substitute(v, values)))
-        return _Closed(
-            self.name,
+        move = Rewriter(index=lambda d: substitute(d, values)).dim
+        axes = tuple(a for v in self.axes for a in atoms(move(v)))
+        old = {k: move(d) for k, d in self.values.items()}
+        return Aligned(
+            self.closed,
             tuple(a for a in dict.fromkeys(axes) if isinstance(a, Var)),
-            tuple(substitute(d, values) for d in self.index),
-            substitute_axes(self.value, values),
-            {k: tuple(substitute(d, values) for d in i) for k, i in self.places.items()},
+            tuple(map(move, self.index)),
+            {k: tuple(map(move, i)) for k, i in self.places.items()},
+            {**values, **old},
         )
 
+    def now(self, axes: Iterable[Sym]) -> tuple[Var, ...]:
+        """What axes of the closed value have become."""
+        found = (a for v in axes for a in atoms(self.values.get(v, v)))
+        return tuple(a for a in dict.fromkeys(found) if isinstance(a, Var))
 
-def _close(root: str, members: Sequence[str], nests: Mapping[str, Nest]) -> _Closed:
-    store = nests[root].stores[0]
-    inside = frozenset(members)
-    skeletons: dict[Place, Expr] = {(root, store.index): store.value}
-    order: list[Place] = []
-    stack: list[tuple[Place, bool]] = [((root, store.index), False)]
-    while stack:
-        place, ready = stack.pop()
-        if ready:
-            order.append(place)
-            continue
-        stack.append((place, True))
-        for load in _internal_loads(skeletons[place], inside):
-            wanted = (load.buffer, load.index)
-            if wanted not in skeletons:
-                skeletons[wanted] = _at(nests[load.buffer], load.index)
-                stack.append((wanted, False))
-    resolved: dict[Place, Expr] = {}
-    for place in _topological(order, skeletons, inside):
-        resolved[place] = _resolve(skeletons[place], inside, resolved)
-    value = resolved[root, store.index]
-    places: dict[str, Index] = {}
-    for name, index in order:
-        places.setdefault(name, index)
-    for e in walk((value,)):
-        if isinstance(e, Load):
-            places.setdefault(e.buffer, e.index)
-    axes = (*(a.var for a in nests[root].space), *store.axes)
-    return _Closed(root, axes, store.index, value, places)
+    def varies_over(self, fold: Folding) -> tuple[Var, ...]:
+        """The axes on which the result of a reduction, or the start of a scan, depends."""
+        own = self.now((fold.axis,)) if isinstance(fold, Scanned) else ()
+        # x[i // 2] depends on one of the axes that i becomes: what is no renaming must be made
+        renamed = all(isinstance(self.values.get(v, v), Var | Size) for v in fold.free)
+        free = self.now(fold.free) if renamed else self._moving(fold).free
+        return tuple(a for a in free if isinstance(a, Var) and a not in own)
 
-
-def _topological(
-    places: Iterable[Place], skeletons: Mapping[Place, Expr], inside: frozenset[str]
-) -> list[Place]:
-    """Places with every place after those that its skeleton reads."""
-    done: dict[Place, None] = {}
-    for start in places:
-        stack: list[tuple[Place, bool]] = [(start, False)]
-        while stack:
-            place, ready = stack.pop()
-            if ready:
-                done.setdefault(place)
-            elif place not in done:
-                stack.append((place, True))
-                loads = _internal_loads(skeletons[place], inside)
-                stack.extend(((x.buffer, x.index), False) for x in loads)
-    return list(done)
-
-
-def _internal_loads(e: Expr, inside: frozenset[str]) -> list[Load]:
-    return [x for x in walk((e,)) if isinstance(x, Load) and x.buffer in inside]
-
-
-def _at(nest: Nest, index: Index) -> Expr:
-    """The value that a single-store nest computes for one element of its result."""
-    store = nest.stores[0]
-    pairs = zip(store.index, index, strict=True)
-    values: dict[Sym, Dim] = {v: d for v, d in pairs if isinstance(v, Var)}
-    scanned = {e.axis for e in nest.expressions if isinstance(e, Scanned)}
-    if any(not isinstance(d, Var) for v, d in values.items() if v in scanned):
-        raise _NoNestError("iteration-space", "a scan is read at a shifted index", store.buffer)
-    return substitute_axes(store.value, values)
-
-
-def _resolve(e: Expr, inside: frozenset[str], known: Mapping[Place, Expr]) -> Expr:
-    def inlined(x: Expr) -> Expr | None:
-        if not isinstance(x, Load) or x.buffer not in inside:
-            return None
-        value = known[x.buffer, x.index]
-        return value if x.guard is None else _guarded(value, rewrite(x.guard), x)
-
-    rewrite = Rewriter(leaf=inlined)
-    made = rewrite(e)
-    _ = made.free  # computed here, where the operands' are known: never a deep recursion
-    return made
-
-
-def _guarded(value: Expr, guard: Expr, load: Load) -> Expr:
-    """`value` where the guard holds, the load's `other` elsewhere; nothing is read out of range."""
-
-    def narrowed(e: Expr) -> Expr | None:
-        if isinstance(e, Reduced | Scanned):
-            raise _NoNestError(
-                "guarded-reduction", "a reduction is read behind a guard", load.buffer
-            )
-        if isinstance(e, Load):
-            other = e.other or number(0, e.dtype)
-            return Load(e.buffer, e.index, e.dtype, both(e.guard, guard), other)
-        return None
-
-    other = load.other or number(0, load.dtype)
-    return Apply("where", (guard, Rewriter(node=narrowed)(value), other), load.dtype)
+    @cached_property
+    def _moving(self) -> Rewriter:
+        return Rewriter(index=lambda d: substitute(d, self.values))
 
 
 # ------------------------------------------------------------------ one space for all stores
 
 
-def _reduction_axes(c: _Closed) -> tuple[Var, ...] | None:
+def _reduction_axes(c: Aligned) -> tuple[Var, ...] | None:
     """The axes on which the reductions of a value depend; None when it holds no reduction."""
-    found = [e for e in walk((c.value,)) if isinstance(e, Reduced | Scanned)]
-    if not found:
+    if not c.closed.folds:
         return None
-    used = {a for e in found for a in e.free if not (isinstance(e, Scanned) and a is e.axis)}
+    used = {a for e in c.closed.folds for a in c.varies_over(e)}
     return tuple(v for v in c.axes if v in used)
 
 
-def _anchor(closed: Mapping[str, _Closed]) -> _Closed:
+def _anchor(closed: Mapping[str, Aligned]) -> Aligned:
     """The stored value that defines the space: one with reductions, then the largest."""
 
-    def rank(c: _Closed) -> tuple[bool, int, int]:
+    def rank(c: Aligned) -> tuple[bool, int, int]:
         numel = product([v.extent for v in c.axes])
         return _reduction_axes(c) is not None, len(c.axes), numel if isinstance(numel, int) else 0
 
     return max(closed.values(), key=rank)
 
 
-def _split_axes(c: _Closed) -> _Closed:
+def _split_axes(c: Aligned) -> Aligned:
     """c with an axis that its reductions read as `axis // k` split into (axis // k, axis % k)."""
-    lifts = tuple(x for e in walk((c.value,)) if isinstance(e, Reduced) for x in e.reduction.lift)
+    lifts = tuple(x for e in c.closed.folds if isinstance(e, Reduced) for x in e.reduction.lift)
     dims = [d for e in walk(lifts) for d in dims_of(e)]
     values: dict[Sym, Dim] = {}
     for axis in c.axes:
@@ -276,8 +181,8 @@ def _quotients(e: Dim, axis: Var) -> list[Dim]:
 
 
 def _align(
-    first: _Closed, closed: Mapping[str, _Closed]
-) -> tuple[tuple[Var, ...], tuple[_Closed, ...]]:
+    first: Aligned, closed: Mapping[str, Aligned]
+) -> tuple[tuple[Var, ...], tuple[Aligned, ...]]:
     """The group's space and every stored value in its axes."""
     anchor = _split_axes(first)
     outer = _reduction_axes(anchor)
@@ -296,7 +201,7 @@ def _align(
     return space, tuple(placed[n] for n in closed)
 
 
-def _moves(c: _Closed, places: Mapping[str, Index]) -> dict[Sym, Dim] | None:
+def _moves(c: Aligned, places: Mapping[str, Index]) -> dict[Sym, Dim] | None:
     """Axes of c in the group's axes, through a value that both read at invertible places."""
     for other, mine in ((c.name, c.index), *c.places.items()):
         theirs = places.get(other)
@@ -332,7 +237,7 @@ def _distinct(index: Index) -> bool:
 
 
 def _by_extent(
-    c: _Closed, anchor: _Closed, space: tuple[Var, ...], reduces: bool
+    c: Aligned, anchor: Aligned, space: tuple[Var, ...], reduces: bool
 ) -> dict[Sym, Dim]:
     """Axes matched by extent, or by linear position: any bijection of the spaces is right."""
     outer = _reduction_axes(c) if reduces else c.axes
@@ -343,7 +248,7 @@ def _by_extent(
     mine, theirs = product(list(_extents(c.axes))), product(list(_extents(anchor.axes)))
     if mine == theirs and not reduces:
         return _by_position(c.axes, anchor.axes)
-    raise _NoNestError(
+    raise NoNestError(
         "iteration-space",
         f"{c.name} covers {_shape(c.axes)}, the group {_shape(anchor.axes)}",
         c.name,
@@ -370,46 +275,74 @@ def _by_position(mine: Sequence[Var], theirs: Sequence[Var]) -> dict[Sym, Dim]:
     return values
 
 
-def _store(c: _Closed, space: tuple[Var, ...], nests: Mapping[str, Nest]) -> Store:
+def _inner(c: Aligned, space: tuple[Var, ...]) -> tuple[Var, ...]:
+    """The axes of a store that are not the group's; it must vary over all that are."""
     used = tuple(dict.fromkeys(a for d in c.index for a in atoms(d) if isinstance(a, Var)))
     missing = [v for v in space if v not in used and v.extent != 1]
     if missing:
         detail = f"{c.name} does not vary over extent {_shape(missing)} of the group"
-        raise _NoNestError("iteration-space", detail, c.name)
-    inner = tuple(v for v in used if v not in space)
-    return replace(nests[c.name].stores[0], index=c.index, value=c.value, axes=inner)
+        raise NoNestError("iteration-space", detail, c.name)
+    return tuple(v for v in used if v not in space)
 
 
-def _check_reductions(space: Sequence[Var], stores: Sequence[Store]) -> None:
+def _check_reductions(space: Sequence[Var], placed: Sequence[Aligned]) -> None:
     """Every reduction varies over the whole space and over nothing else.
 
     A reduction of a reduction, sum_i sum_j x[p, i, j] in two steps, has an inner one that varies
     over i too, and is refused.
     """
     wanted = {v for v in space if v.extent != 1}
-    for e in walk(tuple(e for s in stores for e in s.roots)):
-        if not isinstance(e, Reduced | Scanned):
-            continue
-        free = {v for v in e.free if isinstance(v, Var) and v.extent != 1}
-        if isinstance(e, Scanned):
-            free -= {e.axis}
-        if free != wanted:
-            need = _shape(sorted(free, key=lambda v: v.name))
-            detail = f"a reduction varies over {need}, the group over {_shape(space)}"
-            raise _NoNestError("iteration-space", detail)
+    for c in placed:
+        for fold in c.closed.folds:
+            free = {v for v in c.varies_over(fold) if v.extent != 1}
+            if free != wanted:
+                need = _shape(sorted(free, key=lambda v: v.name))
+                detail = f"a reduction varies over {need}, the group over {_shape(space)}"
+                raise NoNestError("iteration-space", detail)
+
+
+def _stores(
+    placed: Sequence[Aligned],
+    inner: Sequence[tuple[Var, ...]],
+    space: tuple[Var, ...],
+    nests: Mapping[str, Nest],
+) -> tuple[Store, ...]:
+    """The stores over p0.. and r0..: every value is rewritten once, what they share once."""
+    folded = [c.now(_bound(fold)) for c in placed for fold in c.closed.folds]
+    names = _names([*inner, *folded], space)
+    values: dict[Sym, Dim] = dict(names)
+    for c in placed:  # axes bear the names of their values: no two stores disagree on one
+        values.update(c.moved(names).values)
+    rewrite = Rewriter(index=lambda d: substitute(d, values))
+    made: list[Store] = []
+    for c, own in zip(placed, inner, strict=True):
+        store = nests[c.name].stores[0]
+        made.append(
+            replace(
+                store,
+                index=tuple(map(rewrite.dim, store.index)),
+                value=rewrite(c.closed.value),
+                axes=tuple(a for v in own if isinstance(a := names[v], Var)),
+                guard=None if store.guard is None else rewrite(store.guard),
+            )
+        )
+    return tuple(made)
 
 
 # ------------------------------------------------------------------ names of axes
 
 
+def _bound(e: Folding) -> tuple[Var, ...]:
+    return e.reduction.axes if isinstance(e, Reduced) else (e.axis,)
+
+
 def shared_names(stores: tuple[Store, ...], space: tuple[Var, ...]) -> dict[Sym, Dim]:
     """p0.. for the space; inner axes of equal extents are equal, so stages share expressions."""
-    scopes: list[tuple[Var, ...]] = [s.axes for s in stores]
-    for e in walk(tuple(e for s in stores for e in s.roots)):
-        if isinstance(e, Reduced):
-            scopes.append(e.reduction.axes)
-        elif isinstance(e, Scanned):
-            scopes.append((e.axis,))
+    folds = [e for e in walk(tuple(e for s in stores for e in s.roots)) if isinstance(e, Folding)]
+    return _names([*(s.axes for s in stores), *map(_bound, folds)], space)
+
+
+def _names(scopes: Iterable[tuple[Var, ...]], space: tuple[Var, ...]) -> dict[Sym, Dim]:
     values: dict[Sym, Dim] = {v: Var(f"p{k}", v.extent) for k, v in enumerate(space)}
     names: dict[Index, tuple[Var, ...]] = {}
     fresh = 0

@@ -13,7 +13,7 @@ from ..base.text import identifier
 from ..cost.roofline import is_anchor
 from ..ir.nest import Combine, Nest
 from ..ops.table import OPS
-from ..passes.fuse import Unfusable
+from ..passes.close import Unfusable
 from .constraints import Refusal
 from .decision import Decision, Evidence, decide
 from .evaluate import Evaluator, Priced

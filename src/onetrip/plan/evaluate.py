@@ -19,7 +19,8 @@ from ..cost.traffic import traffic, work
 from ..ir.graph import Node, Scalar
 from ..ir.nest import Nest
 from ..ir.types import TensorType
-from ..passes.fuse import Unfusable, fuse
+from ..passes.close import Closing, Unfusable
+from ..passes.fuse import fuse
 from ..target import Target
 from .index import Atom, Index
 
@@ -64,6 +65,7 @@ class Evaluator:
         self.fused = 0
         self._resources = resources
         self._launch_us = launch_us
+        self._closing = Closing(index.nests)
         self._memo: dict[Hashable, _Entry] = {}
         self._static: dict[str, int] = {}
         self._kinds: dict[Hashable, int] = {}
@@ -95,7 +97,7 @@ class Evaluator:
 
     def nest(self, atoms: tuple[int, ...], stored: Names) -> Nest | Unfusable:
         """The nest of a group."""
-        return fuse(self.index.members(atoms), self.index.nests, frozenset(stored))
+        return fuse(self.index.members(atoms), self.index.nests, frozenset(stored), self._closing)
 
     def library(self, atom: Atom) -> Priced:
         """The price of a library call: every operand read once, every output written once."""
@@ -109,7 +111,7 @@ class Evaluator:
 
     def _price(self, members: Names, stored: frozenset[str]) -> Priced | Unfusable:
         self.fused += 1
-        nest = fuse(members, self.index.nests, stored)
+        nest = fuse(members, self.index.nests, stored, self._closing)
         if isinstance(nest, Unfusable):
             return nest
         return self.price_nest(nest)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ..cost.occupancy import Need
 from ..cost.roofline import call_dtype, is_anchor, matrix_rate
-from ..passes.fuse import Unfusable
+from ..passes.close import Unfusable
 from .constraints import Constraints
 from .decision import Decision, Evidence, IfFused, decide
 from .evaluate import Evaluator, Priced
@@ -42,13 +42,18 @@ class Legality:
         self._cuts = constraints.cuts
         self._cut_names = frozenset(n for pair in constraints.cut for n in pair)
 
-    def check(self, parts: Sequence[Part]) -> Fused | Decision:
-        """The fused group, or why the parts cannot be one (first reason that holds)."""
+    def check(self, parts: Sequence[Part], clones: Sequence[int] = ()) -> Fused | Decision:
+        """The fused group, or why the parts cannot be one (first reason that holds).
+
+        Args:
+            clones: atoms to be recomputed in it.
+        """
         for rule in (self._library, self._user, self._size, self._order):
             refused = rule(parts)
             if refused is not None:
                 return refused
-        return self._attempt(parts, self.pool.union(parts), parts)
+        atoms = tuple(sorted({*self.pool.union(parts), *clones}))
+        return self._attempt(parts, atoms, parts)
 
     def check_clone(self, producer: Part, reader: Part) -> Fused | Decision:
         """The reader with the producer recomputed inside it, or why that cannot be."""

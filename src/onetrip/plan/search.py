@@ -10,7 +10,7 @@ a bound made of bytes and a launch, is priced when it comes up, and goes back un
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -18,7 +18,8 @@ from ..cost.occupancy import Resources
 from ..cost.sizes import NO_HINTS, Hints
 from ..ir.graph import Graph
 from ..ir.nest import Nest
-from ..passes.fuse import Unfusable, fuse
+from ..passes.close import Unfusable
+from ..passes.fuse import fuse
 from ..target import Target
 from .assemble import Recomputed, assemble
 from .candidates import Candidate, Candidates
@@ -139,9 +140,7 @@ def _pin(state: _State, names: tuple[str, ...]) -> None:
             parts[owner.key] = owner
     if not parts:
         return
-    merged = _apply_union(state, "pin", names, list(parts.values()))
-    if merged is not None and clones:
-        merged = pool.clone(clones, merged)
+    merged = _apply_union(state, "pin", names, list(parts.values()), clones)
     if merged is not None:
         merged.frozen = True
 
@@ -154,16 +153,22 @@ def _force(state: _State, pair: tuple[str, str]) -> None:
 
 
 def _apply_union(
-    state: _State, constraint: str, names: tuple[str, ...], parts: list[Part]
+    state: _State,
+    constraint: str,
+    names: tuple[str, ...],
+    parts: list[Part],
+    clones: Sequence[int] = (),
 ) -> Part | None:
-    """One group of the parts, or a refusal on the record."""
+    """One group of the parts, with clones recomputed in it, or a refusal on the record."""
+    pool = state.pool
     if len(parts) == 1:
-        return parts[0]
-    answer = state.legality.check(parts)
+        return pool.clone(clones, parts[0]) if clones else parts[0]
+    answer = state.legality.check(parts, clones)
     if isinstance(answer, Decision):
         state.refusals.append(Refusal(constraint, names, answer))
         return None
-    return _apply_merge(state, answer)
+    made = _apply_merge(state, answer)
+    return pool.clone(clones, made) if clones else made
 
 
 def _apply_merge(state: _State, fused: Fused) -> Part:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ..cost.roofline import Cost, call_dtype, matrix_peak
-from ..passes.fuse import Unfusable
+from ..passes.close import Unfusable
 from .evaluate import Evaluator
 from .index import Atom, Index
 from .plan import Group, Totals
