@@ -116,8 +116,13 @@ def split(nest: Nest, cut: Split, stem: str) -> Pieces:
 
 def _is_early(s: Store, cut: Split, nest: Nest) -> bool:
     """Whether a store along the cut axis needs no reduction and changes nothing that is read."""
-    reduced = any(isinstance(e, Reduced) for e in walk(s.roots))
-    return cut.axis in s.axes and not reduced and s.buffer not in {e.buffer for e in nest.loads}
+    fixed = s.buffer not in {e.buffer for e in nest.loads}
+    return cut.axis in s.axes and fixed and not is_reduced(s)
+
+
+def is_reduced(s: Store) -> bool:
+    """Whether what is stored needs a reduction to be finished."""
+    return any(isinstance(e, Reduced) for e in walk(s.roots))
 
 
 def _stored_run(s: Store, cut: Split, part: Var, run: Var) -> Store:

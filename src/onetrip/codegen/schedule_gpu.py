@@ -30,6 +30,7 @@ from .gpu_split import (
     chunked,
     first_reductions,
     flattened,
+    is_reduced,
     online_softmax,
     size,
     split,
@@ -203,7 +204,8 @@ def _reduction_tiling(nest: Nest, target: Target) -> Tiling:
 
 def _goes_again(nest: Nest) -> bool:
     """Whether inner axes are walked again after the first reductions are known."""
-    return any(s.axes for s in nest.stores) or len(first_reductions(nest)) < len(nest.reductions)
+    late = any(s.axes and is_reduced(s) for s in nest.stores)
+    return late or len(first_reductions(nest)) < len(nest.reductions)
 
 
 def _rows(nest: Nest, contiguous: set[Var], target: Target) -> Tiling:
@@ -368,7 +370,7 @@ def _worth_launches(nest: Nest, tiling: Tiling, target: Target) -> bool:
     elements = max(n for n in counts if isinstance(n, int)) * (1 + _goes_again(nest))
     elements *= math.prod(tiling.lanes[a.var] for a in nest.space)
     alone_us = elements * width / (ALONE * target.copy_bandwidth / target.multiprocessors) * 1e6
-    extra = 2 if any(s.axes for s in nest.stores) else 1
+    extra = 2 if any(s.axes and is_reduced(s) for s in nest.stores) else 1
     return alone_us > extra * target.launch_us
 
 
