@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
-from conformance import attributes, interpret, node_of, operands, reference
+from conformance import attributes, distance, interpret, node_of, operands, reference
 
 from onetrip.ops.rows import sample
 from onetrip.ops.table import OPS
 
-OURS = ("windows", "covering", "window_sizes", "tap_place", "max_pool2d_values",
+OURS = ("windows", "covering", "window_sizes", "tap_place", "sampled", "reached",
+        "max_pool2d_values",
         "max_pool3d_values")  # fmt: skip
 
 
@@ -26,7 +26,7 @@ def test_nests_compute_the_reference(name: str) -> None:
         (mine,) = interpret(node_of(op, number), values)
         (wanted,) = reference(op, values, attributes(one))
         assert mine is not None
-        np.testing.assert_array_equal(mine.double().numpy(), wanted)
+        assert distance(mine, torch.from_numpy(wanted)) <= 4
 
 
 @pytest.mark.parametrize("fill", [float("-inf"), -1.0, 0.0])

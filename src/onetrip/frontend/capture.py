@@ -28,6 +28,7 @@ from .masks import simplify_masks
 from .overlap import check_overlap, with_overlap_check
 from .rewrite import rewrite_dynamo_graph
 from .seeded import seed_random_calls
+from .whole import kept_whole
 
 Role = Literal["inference", "forward", "backward"]
 
@@ -199,14 +200,15 @@ def make_backend(compile_graph: CompileGraph) -> Callable[..., Any]:
     def backend(module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
         rewrite_dynamo_graph(module)
         compilation = _Compilation(compile_graph)
-        compiled = aot_autograd(
-            fw_compiler=compilation.compiler("forward"),
-            bw_compiler=compilation.compiler("backward"),
-            inference_compiler=compilation.compiler("inference"),
-            partition_fn=compilation.partition,
-            decompositions={},
-            keep_inference_input_mutations=True,
-        )(module, example_inputs)
+        with kept_whole(example_inputs):
+            compiled = aot_autograd(
+                fw_compiler=compilation.compiler("forward"),
+                bw_compiler=compilation.compiler("backward"),
+                inference_compiler=compilation.compiler("inference"),
+                partition_fn=compilation.partition,
+                decompositions={},
+                keep_inference_input_mutations=True,
+            )(module, example_inputs)
         written = _written_positions(module, len(example_inputs))
         if not written:
             return compiled

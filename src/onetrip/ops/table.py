@@ -25,6 +25,7 @@ from . import (
     pooling,
     random,
     reduction,
+    resampling,
     scatter,
     search,
     special,
@@ -38,7 +39,7 @@ FAMILIES = (
     arithmetic, comparison, activation, creation, movement, joining, gather, reduction, statistics,
     arrangement, padding, normalization, gradients, losses, loss_gradients,
     special, elementary, search,
-    weights, windows, pooling, columns, random, opaque, scatter,
+    weights, windows, pooling, resampling, columns, random, opaque, scatter,
 )  # fmt: skip
 ALL: tuple[Op, ...] = tuple(op for family in FAMILIES for op in family.OPS)
 

@@ -19,7 +19,7 @@ from ..ir.graph import Graph, Node, Operand, Value
 from ..ir.types import same_shape
 from ..ops.build import Recorder
 from ..ops.pooling import VALUES_ONLY
-from ..ops.schema import Composite
+from ..ops.schema import Composite, Movement
 from ..ops.table import OPS
 
 Expansion = Callable[[Recorder, Node], "tuple[Value | None, ...] | None"]
@@ -105,10 +105,21 @@ def _renamed(node: Node, recorder: Recorder, results: tuple[Value | None, ...]) 
         if result is None:
             continue
         _check(node, own, result)
-        if result.name not in produced or result.name in final:
+        known = result.name in produced and result.name not in final
+        if not known or _lies_otherwise(own, result, recorder):
             result = recorder("clone", result)
         final[result.name] = own
     return tuple(_with_values(n, final) for n in recorder.nodes)
+
+
+def _lies_otherwise(own: Value, result: Value, recorder: Recorder) -> bool:
+    """Whether a result is a view with other strides than the node's own output has."""
+    node = next(n for n in recorder.nodes if result in n.outputs)
+    op = OPS.get(node.op)
+    if op is None or not isinstance(op.body, Movement) or op.body.view is None:
+        return False
+    view = op.body.view(node) if node.values else None
+    return view is not None and view[0] != own.type.strides
 
 
 def _check(node: Node, own: Value, result: Value) -> None:
