@@ -28,18 +28,35 @@ def _addressable(value: Any) -> bool:
     )
 
 
-def _interval(position: int, t: Tensor) -> Interval:
-    """First byte, one past the last byte, position."""
-    reach = sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
-    start = t.data_ptr()
-    return start, start + (reach + 1) * t.element_size(), position
+def _span(value: Any) -> int:
+    """Bytes from the first element to the end of the last; 0 where there is none."""
+    if not _addressable(value) or not value.numel():
+        return 0
+    reach = sum((n - 1) * s for n, s in zip(value.shape, value.stride(), strict=True))
+    return int((reach + 1) * value.element_size())
+
+
+def _intervals(starts: Sequence[int | None], spans: Sequence[int]) -> list[Interval]:
+    """First byte, one past the last byte and position of what has bytes, sorted."""
+    pairs = enumerate(zip(starts, spans, strict=True))
+    return sorted((start, start + span, k) for k, (start, span) in pairs if span and start)
+
+
+def _meet(intervals: list[Interval]) -> bool:
+    """Whether any two of sorted intervals share a byte."""
+    reach = 0
+    for start, end, _ in intervals:
+        if start < reach:
+            return True
+        reach = end
+    return False
 
 
 def _colliding(intervals: list[Interval]) -> list[tuple[int, int]]:
-    """Pairs of positions whose byte ranges meet: one sweep over sorted starts."""
+    """Pairs of positions whose byte ranges meet: one sweep over sorted intervals."""
     pairs: list[tuple[int, int]] = []
     active: list[Interval] = []
-    for current in sorted(intervals):
+    for current in intervals:
         active = [earlier for earlier in active if earlier[1] > current[0]]
         pairs.extend((earlier[2], current[2]) for earlier in active)
         active.append(current)
@@ -52,7 +69,8 @@ def check_overlap(inputs: Sequence[Any], written: Collection[int]) -> bool:
     Byte ranges are compared first; where they meet, the strided test decides that AOTAutograd
     itself trusts. In doubt (interleaved strides) the answer is yes.
     """
-    intervals = [_interval(i, t) for i, t in enumerate(inputs) if _addressable(t) and t.numel()]
+    starts = [t.data_ptr() if _addressable(t) else None for t in inputs]
+    intervals = _intervals(starts, list(map(_span, inputs)))
     return any(
         (a in written or b in written)
         and len(compute_overlapping_tensors([inputs[a], inputs[b]], symbolic=False)) > 0
@@ -73,18 +91,22 @@ def with_overlap_check(
     """``compiled``, but ``original`` for a call whose written inputs overlap others.
 
     Addresses that were found apart once need no second look: with the sizes, which are guarded or
-    come as inputs of their own, they determine the ranges. Only the last set is remembered.
+    come as inputs of their own, they determine the ranges. Only the last set is remembered. New
+    addresses, as gradients have them in each step, are compared as ranges of bytes first.
     """
     readers: list[Callable[[Any], int | None]] = []
     apart: list[int | None] = []
+    spans: list[int] = []
 
     def call(*inputs: Any) -> Any:
-        nonlocal apart
+        nonlocal apart, spans
         if not readers:  # what kind of value comes at each position is guarded
             readers.extend(map(_reader, inputs))
         key = [read(value) for read, value in zip(readers, inputs, strict=True)]
         if key != apart:
-            if check_overlap(inputs, written):
+            if not spans or int in readers:  # numbers among the inputs may be sizes
+                spans = list(map(_span, inputs))
+            if _meet(_intervals(key, spans)) and check_overlap(inputs, written):
                 return original(*inputs)
             apart = key
         return compiled(*inputs)
