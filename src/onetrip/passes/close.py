@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..base.sym import Dim, Sym, Var
+from ..base.sym import Dim, Opaque, Sym, Var, atoms
 from ..ir.expr import Apply, Expr, Load, Reduced, Rewriter, Scanned, both, substitute_axes, walk
 from ..ir.monoid import number
 from ..ir.nest import Nest
@@ -97,6 +97,7 @@ class Closing:
         self._reads: dict[str, tuple[str, ...]] = {}
         self._skeletons: dict[tuple[str, Index], _Skeleton] = {}
         self._sites: dict[tuple[Place, int], Site] = {}
+        self._names: dict[Place, tuple[str, ...]] = {}
 
     def close(self, names: Sequence[str], members: Sequence[str]) -> dict[str, Closed]:
         """The closed form of each of `names` in a group; members come producers first.
@@ -148,15 +149,24 @@ class Closing:
                 if missing:
                     stack.extend(missing)
                     continue
-                self._sites[place, above[place[0]]] = self._resolve(place, below, above)
+                self._sites[self._key(place, above)] = self._resolve(place, below, above)
                 made += 1
                 if made > MAX_SITES:
                     raise _too_large()
             stack.pop()
-        return self._sites[wanted, above[wanted[0]]]
+        return self._sites[self._key(wanted, above)]
 
     def _known(self, place: Place, above: Mapping[str, int]) -> Site | None:
-        return self._sites.get((place, above[place[0]]))
+        return self._sites.get(self._key(place, above))
+
+    def _key(self, place: Place, above: Mapping[str, int]) -> tuple[Place, int]:
+        """A place and the members that its value, its index and its guard are made from."""
+        if place not in self._names:
+            self._names[place] = tuple(_read_at(place))
+        mask = 0
+        for name in self._names[place]:
+            mask |= above.get(name, 0)
+        return place, mask
 
     def _uses(self, place: Place, above: Mapping[str, int]) -> tuple[list[Place], dict[Load, Site]]:
         """The places that must be resolved before this one, and the sites that are, by load."""
@@ -231,6 +241,14 @@ def _at(nest: Nest, index: Index) -> Expr:
     if any(not isinstance(values.get(e.axis, e.axis), Var) for e in nest.scans):
         raise NoNestError("iteration-space", "a scan is read at a shifted index", store.buffer)
     return substitute_axes(store.value, values)
+
+
+def _read_at(place: Place) -> dict[str, None]:
+    """The member at a place, and what the index and the guard load."""
+    name, index, guard = place
+    payloads = [a.payload for d in index for a in atoms(d) if isinstance(a, Opaque)]
+    loads = walk(payloads if guard is None else (*payloads, guard))
+    return {name: None, **{e.buffer: None for e in loads if isinstance(e, Load)}}
 
 
 def _in_order(root: Site) -> list[Site]:
