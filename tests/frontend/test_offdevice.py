@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
+from onetrip.frontend.ahead import capture_graphs
 from onetrip.frontend.offdevice import device_at_hand, gradients_without_engine
 
 
@@ -120,3 +121,16 @@ def test_a_training_step_beside_a_capture_keeps_the_engine() -> None:
         x = torch.ones(3, requires_grad=True)
         (gradient,) = torch.autograd.grad((x * x).sum(), x)
     assert torch.equal(gradient, torch.full((3,), 2.0))
+
+
+def test_a_constant_tensor_moves_to_a_device_that_is_not_there() -> None:
+    """As a cache does that starts empty: torch computes small constants while it traces."""
+
+    def model(x: Tensor) -> Tensor:
+        empty = torch.tensor([], dtype=x.dtype, device=x.device)
+        return torch.cat([empty, x * x]).sum()
+
+    graphs = capture_graphs(
+        model, torch.randn(3, requires_grad=True), device=torch.device("cuda", 0), training=True
+    )
+    assert [g.role for g in graphs] == ["forward", "backward"]

@@ -309,6 +309,8 @@ def device_at_hand(device: torch.device) -> Iterator[None]:
             ("torch.cuda.current_device", lambda: device.index or 0),
             ("torch.Tensor.to", _moved_to(device.index or 0, Tensor.to)),
             ("torch.Tensor.cuda", _cuda),
+            # A constant that moves to the device is computed for real where its size allows it.
+            ("torch.fx.experimental.proxy_tensor.CONSTANT_NUMEL_LIMIT", -1),
         ):
             patches.enter_context(mock.patch(target, value))
         if not torch.backends.cudnn.is_available():
