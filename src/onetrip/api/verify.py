@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 from ..base.options import Options, parse_options
 from ..frontend.capture import CapturedGraph, make_backend
 from ..ir.program import Alloc, Free, Program
-from ..runtime.accuracy import Verdict, judge, wide
+from ..runtime.accuracy import InFloat64, Verdict, judge, wide
 from ..runtime.execute import Executable
 from .backend import backend, build_captured
 from .devices import device_for
@@ -163,7 +163,8 @@ def _exact(call: _Call, training: bool) -> tuple[tuple[Tensor, ...] | None, str]
     """Results in float64; None and the reason where the model does not run in it."""
     try:
         wider = call.widened()
-        return wider.results(wider.model, training), ""
+        with InFloat64():
+            return wider.results(wider.model, training), ""
     except Exception as error:
         return None, f"no float64 run of the whole model: {str(error).splitlines()[0]}"
 
@@ -207,8 +208,9 @@ def _checked(
         state = torch.random.get_rng_state()
         ours = kept([*_copies(inputs), *built.analyzed.constants])
         torch.random.set_rng_state(state)
-        exact = _Recorder(captured.module, widened=True)
-        exact.attempt(tree_map_only(Tensor, wide, _copies(inputs)))
+        exact = _Recorder(captured.module)
+        with InFloat64():
+            exact.attempt(tree_map_only(Tensor, wide, _copies(inputs)))
         torch.random.set_rng_state(state)
         eager = _Recorder(captured.module)
         results: Sequence[Any] = eager.run(*inputs)
@@ -264,16 +266,11 @@ def _lying_as(eager: Tensor, ours: Tensor) -> Tensor:
 
 
 class _Recorder(fx.Interpreter):
-    """Runs a captured graph call by call and keeps every value under the name our graph gives it.
+    """Runs a captured graph call by call and keeps each value under the name our graph gives it."""
 
-    Args:
-        widened: floating-point dtypes that calls name are taken as float64.
-    """
-
-    def __init__(self, module: fx.GraphModule, *, widened: bool = False) -> None:
+    def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
         self.seen: dict[str, Tensor] = {}
-        self._widened = widened
 
     def attempt(self, inputs: Sequence[Any]) -> None:
         """Runs as far as the calls have a float64 form; what comes later is not judged."""
@@ -292,16 +289,6 @@ class _Recorder(fx.Interpreter):
                 (f"{n.name}_{k}", t.detach().clone()) for k, t in enumerate(result) if t is not None
             )
         return result
-
-    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """Calls with float64 in place of narrower dtypes, where that is asked for."""
-        if self._widened:
-            args, kwargs = tree_map_only(torch.dtype, _wide_dtype, (args, kwargs))
-        return super().call_function(target, args, kwargs)
-
-
-def _wide_dtype(dtype: torch.dtype) -> torch.dtype:
-    return torch.float64 if dtype.is_floating_point else dtype
 
 
 __all__ = ["Judged", "Verification", "verify"]

@@ -119,7 +119,7 @@ class Plan:
 
     @property
     def generated_share(self) -> float:
-        """Share of eager's traffic outside products and attention that generated kernels take over."""
+        """Share of eager's bytes outside products and attention that is generated."""
         return self.document.totals.generated_share
 
     @property

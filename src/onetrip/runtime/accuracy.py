@@ -8,10 +8,14 @@ place of its dtype. Where eager is not finite the result must be the same, and i
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 
 FACTOR = 2.0
 ALLOWED_ULP = 4.0
@@ -61,6 +65,31 @@ def judge(
     ]
     wrong = [v for v in verdicts if not v.ok]
     return max(wrong or verdicts or [Verdict(True)], key=lambda v: v.worst_ulp)
+
+
+class InFloat64(TorchDispatchMode):
+    """Calls inside take float64 wherever the program names another floating-point dtype.
+
+    A float64 run needs it: a norm that computes in float32 would put its own error into the truth.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """The call with float64 in place of narrower dtypes."""
+        args, kwargs = tree_map_only(torch.dtype, _widest, (tuple(args), dict(kwargs or {})))
+        return func(*args, **kwargs)
+
+
+def _widest(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype.is_floating_point else dtype
 
 
 def wide(t: Tensor) -> Tensor:
