@@ -1,4 +1,4 @@
-"""BERT and ResNet on the CPU, and what surrounds a model's operators."""
+"""Eight families of models on the CPU, and what surrounds a model's operators."""
 
 from __future__ import annotations
 
@@ -9,51 +9,44 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from checks import check, compiled
 from torch import Tensor
+from zoo import FAMILIES, build
+from zoo_runs import LIBRARY, Compiled, library_calls, share
+from zoo_runs import check as check_family
 
 DTYPES = [torch.float32, torch.bfloat16]
+DROPPING = ("bert", "gpt2", "llama", "vit", "t5")
+"""Families whose configuration has a dropout probability."""
 
 
-def bert(dtype: torch.dtype) -> Any:
-    from transformers import BertConfig, BertModel
-
-    torch.manual_seed(0)
-    config = BertConfig(
-        hidden_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=128,
-        vocab_size=101,
-        max_position_embeddings=64,
-        return_dict=False,
-    )
-    return BertModel(config).eval().to(dtype)
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_family(name: str, dtype: torch.dtype, training: bool) -> None:
+    """Outputs, caches, gradients and buffers; what stays with a library; what is generated."""
+    ours, found = check_family(name, dtype, training)
+    assert not found.wrong, found.wrong
+    assert {str(n.attr["target"]) for n in library_calls(ours.analyzed)} <= LIBRARY
+    assert share(ours.analyzed) >= 0.8
 
 
-def resnet(dtype: torch.dtype) -> Any:
-    from transformers import ResNetConfig, ResNetModel
-
-    torch.manual_seed(0)
-    config = ResNetConfig(
-        embedding_size=16, hidden_sizes=[16, 32], depths=[1, 2], return_dict=False
-    )
-    model = ResNetModel(config).eval().to(dtype)
-    for module in model.modules():
-        if isinstance(module, torch.nn.BatchNorm2d):
-            module.running_mean.normal_()
-            module.running_var.uniform_(0.5, 2)
-    return model
+@pytest.mark.parametrize("name", DROPPING)
+def test_dropout_follows_the_seed(name: str) -> None:
+    model, inputs = build(name, torch.float32, dropout=True)
+    ours = Compiled(model.train())
+    runs = []
+    for seed in (5, 5, 6):
+        torch.manual_seed(seed)
+        runs.append(ours(inputs, True).values)
+    assert all(bool(t.isfinite().all()) for t in runs[0].values() if t.is_floating_point())
+    assert all(torch.equal(t, runs[1][key]) for key, t in runs[0].items())
+    assert not torch.equal(runs[0][".loss"], runs[2][".loss"])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_bert(dtype: torch.dtype) -> None:
-    check(bert(dtype), torch.randint(0, 101, (2, 17)))
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_resnet(dtype: torch.dtype, layout: torch.memory_format) -> None:
-    images = torch.randn(2, 3, 32, 32).to(dtype).to(memory_format=layout)
-    check(resnet(dtype).to(memory_format=layout), images)
+def test_channels_last(dtype: torch.dtype) -> None:
+    model, inputs = build("resnet", dtype)
+    images = inputs["pixel_values"].to(memory_format=torch.channels_last)
+    check(model.to(memory_format=torch.channels_last), images)
 
 
 def test_fast_numerics_is_no_farther_from_the_truth_than_eager() -> None:
