@@ -122,6 +122,12 @@ REASONS: dict[str, Reason] = {
         "one kernel would need {value} bytes of shared memory a block, the chip has {bound}",
         "reduce over fewer elements at a time",
     ),
+    "peak-memory": Reason(
+        "over-limit",
+        "one kernel of {producer} and {consumer} would hold values alive beside others that eager "
+        "has freed or not yet made: more memory than eager needs",
+        "fuse({producer}, {consumer}) forces it",
+    ),
     "size": Reason(
         "over-limit",
         "one kernel would hold {detail}",

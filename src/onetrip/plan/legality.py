@@ -15,6 +15,7 @@ from ..passes.close import Unfusable
 from .constraints import Constraints
 from .decision import Decision, Evidence, IfFused, decide
 from .evaluate import Evaluator, Priced
+from .peak import Divide, is_divided
 from .pool import Part, Pool, bits
 
 MOST_MEMBERS = 128
@@ -34,11 +35,16 @@ class Fused:
 
 
 class Legality:
-    """Legality of merges in one pool, under the user's constraints."""
+    """Legality of merges in one pool, under the user's constraints.
+
+    Attributes:
+        divided: atoms that would hold more memory than eager does if they shared a kernel.
+    """
 
     def __init__(self, pool: Pool, evaluator: Evaluator, constraints: Constraints) -> None:
         self.pool = pool
         self.evaluator = evaluator
+        self.divided: tuple[Divide, ...] = ()
         self._cuts = constraints.cuts
         self._cut_names = frozenset(n for pair in constraints.cut for n in pair)
 
@@ -48,7 +54,7 @@ class Legality:
         Args:
             clones: atoms to be recomputed in it.
         """
-        for rule in (self._library, self._user, self._size, self._order):
+        for rule in (self._library, self._user, self._size, self._order, self._memory):
             refused = rule(parts)
             if refused is not None:
                 return refused
@@ -57,7 +63,7 @@ class Legality:
 
     def check_clone(self, producer: Part, reader: Part) -> Fused | Decision:
         """The reader with the producer recomputed inside it, or why that cannot be."""
-        for rule in (self._library, self._user, self._size):
+        for rule in (self._library, self._user, self._size, self._memory):
             refused = rule((producer, reader))
             if refused is not None:
                 return refused
@@ -137,6 +143,12 @@ class Legality:
             consumer=self.label(parts[-1]),
             between=self.pool.index.atoms[first].name,
         )
+
+    def _memory(self, parts: Sequence[Part]) -> Decision | None:
+        if not self.divided or not is_divided(self.pool.union(parts), self.divided):
+            return None
+        labels = [self.label(p) for p in parts]
+        return decide("peak-memory", producer=labels[0], consumer=labels[-1])
 
     # -------------------------------------------------------------- fuse() and the chip
 

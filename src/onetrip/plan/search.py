@@ -21,13 +21,14 @@ from ..ir.nest import Nest
 from ..passes.close import Unfusable
 from ..passes.fuse import fuse
 from ..target import Target
-from .assemble import Recomputed, assemble
+from .assemble import Recomputed, assemble, execution_order
 from .candidates import Candidate, Candidates
 from .constraints import NO_CONSTRAINTS, Constraints, Refusal
 from .decision import Decision
 from .evaluate import Evaluator, Priced
 from .index import Index, index_graph
 from .legality import Fused, Legality
+from .peak import Divide, divides, eager_peak
 from .plan import GraphPlan
 from .pool import Part, Pool
 
@@ -35,6 +36,8 @@ Search = Literal["eager", "max", "best"]
 BYTE_WEIGHT = 0.02
 """Saved bytes count this share of their time even where arithmetic hides them."""
 LEAST_GAIN_US = 1e-6
+MOST_SEARCHES = 12
+"""Searches for a plan that needs no more memory than eager, before eager's grouping is taken."""
 
 
 @dataclass
@@ -81,15 +84,51 @@ def plan_graph(
     index = _index(graph, nests)
     launch_us = target.launch_us if search == "eager" else None
     evaluator = Evaluator(index, target, hints, resources, launch_us)
+    state = _within_memory(index, evaluator, constraints, search)
+    return assemble(
+        state.pool,
+        evaluator,
+        state.legality,
+        search,
+        tuple(state.recomputed),
+        tuple(state.refusals),
+    )
+
+
+def _within_memory(
+    index: Index, evaluator: Evaluator, constraints: Constraints, search: Search
+) -> _State:
+    """The search that needs no more memory than eager: what needs more is kept apart, and again.
+
+    Prices are remembered, so that another search costs little; what the user forces stays.
+    """
+    limit = eager_peak(index, evaluator.value_bytes)
+    divided: tuple[Divide, ...] = ()
+    for _ in range(MOST_SEARCHES):
+        state = _searched(index, evaluator, constraints, search, divided)
+        order = execution_order(state.pool)
+        more = divides(state.pool, order, limit, evaluator.value_bytes)
+        if not more or search == "eager":
+            return state
+        divided = (*divided, *more)
+    return _searched(index, evaluator, constraints, "eager", divided)
+
+
+def _searched(
+    index: Index,
+    evaluator: Evaluator,
+    constraints: Constraints,
+    search: Search,
+    divided: tuple[Divide, ...],
+) -> _State:
     pool = Pool(index)
     state = _State(
         pool, Legality(pool, evaluator, constraints), Candidates(pool, evaluator), evaluator
     )
     _constrain(state, constraints)
+    state.legality.divided = divided
     _SEARCHES[search](state)
-    return assemble(
-        pool, evaluator, state.legality, search, tuple(state.recomputed), tuple(state.refusals)
-    )
+    return state
 
 
 def _index(graph: Graph, nests: Mapping[str, Nest]) -> Index:

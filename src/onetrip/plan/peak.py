@@ -1,0 +1,172 @@
+"""Bytes alive while groups run one after the other, and the groups that hold more than eager does.
+
+    alive at a step = values stored at it or before, and read at it or after, or returned
+
+A merge of neighbours only removes values. One that reaches over other groups may make a value
+earlier than eager does, or read one later: then something else is alive beside it. Sizes are those
+without reuse of memory in place, which eager has none of either.
+Must not know prices: a plan that needs more memory than eager is refused whatever it saves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..ops.opaque import may_alias
+from .index import Atom, Index
+from .pool import Part, Pool
+
+Bytes = Callable[[str], int]
+Divide = tuple[int, int]
+"""Two sets of atoms, as bits, no two of which may be in one group."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """The steps at which a value is alive, both included."""
+
+    name: str
+    bytes: int
+    first: int
+    last: int
+
+
+def highest(spans: Iterable[Span]) -> tuple[int, int]:
+    """The most bytes alive at one step, and the first such step."""
+    change: dict[int, int] = {}
+    for s in spans:
+        change[s.first] = change.get(s.first, 0) + s.bytes
+        change[s.last + 1] = change.get(s.last + 1, 0) - s.bytes
+    alive = most = at = 0
+    for step in sorted(change):
+        alive += change[step]
+        if alive > most:
+            most, at = alive, step
+    return most, at
+
+
+def eager_peak(index: Index, size: Bytes) -> int:
+    """Most bytes of results alive at once in eager, which runs call after call."""
+    steps: dict[int, int] = {}
+    step = [steps.setdefault(_call(index, k), len(steps)) for k in range(len(index.atoms))]
+    last = _last_reads(index)
+    spans: list[Span] = []
+    for name, maker in index.maker.items():
+        until = step[last[name]] if last[name] < len(step) else len(steps)
+        if until > step[maker] or name not in index.readers:  # else it never leaves its call
+            spans.append(Span(name, size(name), step[maker], until))
+    return highest(spans)[0]
+
+
+def _last_reads(index: Index) -> dict[str, int]:
+    """The last atom at which eager holds each value; their number for what is returned.
+
+    A call of which nothing is known may return a view: its operands stay as long as its results.
+    """
+    end = len(index.atoms)
+    last: dict[str, int] = {}
+    for name, maker in index.maker.items():
+        last[name] = end if name in index.needed else max(index.readers.get(name, (maker,)))
+    for atom in reversed(index.atoms):
+        if may_alias(atom.node):
+            _prolong(last, atom, atom.number)
+    return last
+
+
+def _prolong(last: dict[str, int], atom: Atom, step: int) -> None:
+    until = max((last.get(v.name, step) for v in atom.node.outputs), default=step)
+    for name in atom.reads:
+        last[name] = max(last.get(name, step), until)
+
+
+def _call(index: Index, atom: int) -> int:
+    call = index.atoms[atom].node.call
+    return call if call >= 0 else -1 - atom
+
+
+def spans_of(pool: Pool, order: Sequence[Part], size: Bytes) -> list[Span]:
+    """When each value that groups store is alive, by the place of its group in the order."""
+    end = len(order)
+    last = dict.fromkeys(pool.index.needed, end)
+    for step, part in enumerate(order):
+        for name in pool.reads(part):
+            last[name] = max(last.get(name, step), step)
+    for step, part in reversed(list(enumerate(order))):
+        atom = pool.index.atoms[part.atoms[0]]
+        if may_alias(atom.node):
+            _prolong(last, atom, step)
+    return [
+        Span(name, size(name), step, last.get(name, step))
+        for step, part in enumerate(order)
+        for name in pool.stored(part.atoms, (part,))
+    ]
+
+
+def divides(pool: Pool, order: Sequence[Part], limit: int, size: Bytes) -> list[Divide]:
+    """What to keep apart for a lower peak; none when it is within the limit or nothing helps."""
+    spans = spans_of(pool, order, size)
+    most, at = highest(spans)
+    if most <= limit:
+        return []
+    alive = [s for s in spans if s.first <= at <= s.last]
+    part = order[min(at, len(order) - 1)]
+    last = _last_reads(pool.index)
+    natural = {s.name: (pool.index.maker[s.name], last[s.name]) for s in alive}
+    place = min(part.atoms, key=lambda k: sum(s.bytes for s in _strange(alive, natural, k)))
+    step = {p.key: k for k, p in enumerate(order)}
+    found: dict[Divide, int] = {}
+    for s in _strange(alive, natural, place):
+        for home in _holders(pool, s, at, step):
+            divide = _divide(home, place)
+            if divide is not None:
+                found[divide] = found.get(divide, 0) + s.bytes
+    return _enough(found, most - limit) or _halves(part)
+
+
+def _strange(
+    alive: Sequence[Span], natural: Mapping[str, tuple[int, int]], place: int
+) -> list[Span]:
+    """Values that eager does not hold when it is at an atom."""
+    return [s for s in alive if not natural[s.name][0] <= place <= natural[s.name][1]]
+
+
+def _holders(pool: Pool, span: Span, at: int, step: Mapping[int, int]) -> list[Part]:
+    """The groups that make a value too early or read it too late."""
+    homes = {h for r in pool.index.readers.get(span.name, ()) for h in pool.homes[r]}
+    late = [h for h in sorted(homes) if step[h] >= at]
+    keys = dict.fromkeys((pool.owner[pool.index.maker[span.name]], *late))
+    return [pool.parts[k] for k in keys]
+
+
+def _divide(part: Part, place: int) -> Divide | None:
+    """The atoms of a group up to a place in the graph and those after it."""
+    low = sum(1 << k for k in part.atoms if k <= place)
+    high = sum(1 << k for k in part.atoms if k > place)
+    return (low, high) if low and high and not part.frozen else None
+
+
+def _enough(found: Mapping[Divide, int], excess: int) -> list[Divide]:
+    """The heaviest divides that together may remove the excess."""
+    chosen: list[Divide] = []
+    for divide, held in sorted(found.items(), key=lambda item: (-item[1], item[0])):
+        if excess > 0:
+            chosen.append(divide)
+            excess -= held
+    return chosen
+
+
+def _halves(part: Part) -> list[Divide]:
+    """A group in two, where the graph has most between its atoms."""
+    gaps = list(zip(part.atoms, part.atoms[1:], strict=False))
+    if not gaps:
+        return []
+    place = max(gaps, key=lambda pair: pair[1] - pair[0])[0]
+    divide = _divide(part, place)
+    return [] if divide is None else [divide]
+
+
+def is_divided(atoms: Sequence[int], divided: Sequence[Divide]) -> bool:
+    """Whether a group of these atoms holds what must be kept apart."""
+    mask = sum(1 << k for k in atoms)
+    return any(mask & low and mask & high for low, high in divided)

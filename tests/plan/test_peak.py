@@ -1,0 +1,130 @@
+"""A plan needs no more memory than eager for the same graph and live inputs."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onetrip.cost.sizes import number
+from onetrip.ir.graph import Graph, Value
+from onetrip.plan.assemble import execution_order
+from onetrip.plan.constraints import NO_CONSTRAINTS, Constraints
+from onetrip.plan.decision import Decision
+from onetrip.plan.evaluate import Evaluator
+from onetrip.plan.index import index_graph
+from onetrip.plan.legality import Legality
+from onetrip.plan.peak import eager_peak, highest, spans_of
+from onetrip.plan.plan import GraphPlan
+from onetrip.plan.pool import Pool
+from onetrip.plan.search import Search, plan_graph
+from onetrip.target import load
+
+from .graphs import Draft, lowered
+
+H200 = load("h200")
+ROWS, WIDTH = 1024, 1024
+SIZE = ROWS * WIDTH * 4
+
+
+def planned(graph: Graph, search: Search = "best", **more: object) -> GraphPlan:
+    primitive, nests = lowered(graph)
+    return plan_graph(primitive, nests, H200, search=search, **more)  # type: ignore[arg-type]
+
+
+def eager(graph: Graph) -> int:
+    """Most bytes alive in eager, by running its calls one after the other."""
+    primitive, nests = lowered(graph)
+    index = index_graph(primitive, nests)
+
+    def size(name: str) -> int:
+        kind = index.type_of(name)
+        return number(kind.storage_elements) * kind.dtype.itemsize
+
+    return eager_peak(index, size)
+
+
+def siblings_far_apart(count: int = 4) -> Graph:
+    """Each of `count` products is used up before the next one is made; all of them read x.
+
+    One kernel for the siblings exp(x * k) reads x once, and holds all of their results at once.
+    """
+    d = Draft()
+    x = d.input("x", ROWS, WIDTH)
+    w = d.input("w", WIDTH, 8)
+    total = d("m", "mm", d("first", "relu", x), w)
+    for k in range(count):
+        scaled = d(f"scaled{k}", "mul", x, float(k + 2))
+        small = d(f"small{k}", "mm", d(f"e{k}", "exp", scaled), w)
+        total = d(f"total{k}", "add", total, small)
+    return d.graph(total)
+
+
+def test_eager_frees_what_it_has_used_up() -> None:
+    assert eager(siblings_far_apart()) < 2.1 * SIZE
+
+
+@pytest.mark.parametrize("search", ["best", "max"])
+def test_siblings_that_would_all_be_alive_at_once_stay_apart(search: Search) -> None:
+    graph = siblings_far_apart()
+    plan = planned(graph, search)
+    assert plan.memory.unplanned_peak_bytes <= eager(graph)
+    assert all(g.nest is None or len(g.stored) == 1 for g in plan.groups)
+
+
+def test_what_the_user_forces_stays_though_it_needs_more_memory() -> None:
+    graph = siblings_far_apart(2)
+    plan = planned(graph, constraints=Constraints(fuse=(("e0", "e1"),)))
+    assert any({"e0", "e1"} <= set(g.nodes) for g in plan.groups)
+    assert plan.refusals == ()
+
+
+def test_what_is_kept_apart_says_so() -> None:
+    primitive, nests = lowered(siblings_far_apart(2))
+    index = index_graph(primitive, nests)
+    pool = Pool(index)
+    legality = Legality(pool, Evaluator(index, H200, {}), NO_CONSTRAINTS)
+    parts = [pool.parts[index.by_name[name].number] for name in ("e0", "e1")]
+    assert not isinstance(legality.check(parts), Decision)
+    legality.divided = ((parts[0].mask, parts[1].mask),)
+    refused = legality.check(parts)
+    assert isinstance(refused, Decision)
+    assert (refused.code, refused.cls) == ("peak-memory", "over-limit")
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> Graph:
+    """Chains over one input with library calls between them, so that merges reach far."""
+    d = Draft()
+    values: list[Value] = [d.input("x", 64, 64)]
+    for k in range(draw(st.integers(4, 16))):
+        op = draw(st.sampled_from(["relu", "exp", "add", "sum", "call"]))
+        a, b = (values[draw(st.integers(0, len(values) - 1))] for _ in range(2))
+        if op == "sum":
+            values.append(d(f"v{k}", "sum", a, dim=(1,), keepdim=True))
+        elif op == "call":
+            values.append(d.extern(f"v{k}", "aten.sort.default", a))
+        else:
+            values.append(d(f"v{k}", op, *((a, b) if op == "add" else (a,))))
+    used = {v.name for n in d.nodes for v in n.values}
+    return d.graph(*[n.output for n in d.nodes if n.output.name not in used][:3])
+
+
+@settings(max_examples=40, deadline=None)
+@given(graphs(), st.sampled_from(["best", "max"]))
+def test_no_plan_of_a_random_graph_holds_more_than_eager(graph: Graph, search: Search) -> None:
+    plan = planned(graph, search)
+    assert plan.memory.unplanned_peak_bytes <= eager(graph)
+
+
+def test_the_highest_step_is_found() -> None:
+    primitive, nests = lowered(siblings_far_apart(1))
+    pool = Pool(index_graph(primitive, nests))
+    order = execution_order(pool)
+    spans = spans_of(pool, order, lambda _: 1)
+    most, at = highest(spans)
+    assert (
+        most
+        == max(sum(s.first <= k <= s.last for s in spans) for k in range(len(order)))
+        == sum(s.first <= at <= s.last for s in spans)
+    )
