@@ -65,6 +65,13 @@ def rows_of_a_cache(x: Tensor, y: Tensor) -> Tensor:
     return x.sum()
 
 
+def caches_of_two_layers(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+    at = torch.tensor([4, 2])
+    x.index_copy_(0, at, z[:2])
+    y.index_copy_(0, at, x[:2] + 1)
+    return y @ x
+
+
 def transposed(x: Tensor) -> None:
     x.copy_(x.t() + 1)
 
@@ -110,7 +117,7 @@ def one_value_for_two(x: Tensor, y: Tensor) -> None:
 
 IN_PLACE = (
     count_up, two_of_each_other, swapped, twice, a_slice, read_by_a_product, rows_of_a_cache,
-    returned_too, one_value_for_two,
+    caches_of_two_layers, returned_too, one_value_for_two,
 )  # fmt: skip
 COPIED_BACK = (transposed, shifted, less_its_mean, its_softmax, running_sum, returned_view)
 EITHER = (view_of_the_old, chained)

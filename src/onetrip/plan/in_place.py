@@ -2,8 +2,8 @@
 
     (input t, value v) in graph.mutations; group k stores v
     v lies in t's memory  <=  nobody needs what t was after step k; within k every read of t is of
-                              the element that is stored; no later group whose nodes stand before
-                              v in the graph can stop the call, as a bad index does
+                              the element that is stored; no later group holds a node before v in
+                              the graph that can stop the call, as a bad index does
 
 The answer is for nests; whether the kernels that a schedule makes of them read what an input was
 before they overwrite it is asked of the kernels (`kernels_write_in_place`); else the copy stays.
@@ -31,7 +31,7 @@ def written_in_place(index: Index, groups: Sequence[Group]) -> Targets:
     if not index.graph.mutations:
         return NO_TARGETS
     pairs, last = _single_writes(index, output_memory(index, groups)), last_uses(index, groups)
-    stops = {k: _first_position(index, g) for k, g in enumerate(groups) if _stops(g)}
+    stops = _stops(index, groups)
     found: dict[str, str] = {}
     for step, group in enumerate(groups):
         later = min((at for k, at in stops.items() if k > step), default=len(index.position))
@@ -72,20 +72,26 @@ def _position(index: Index, value: str) -> int:
     return index.position[index.atoms[index.maker[value]].name]
 
 
-def _first_position(index: Index, group: Group) -> int:
-    """Where in the graph the group begins."""
-    return min(index.position[n] for n in group.nodes)
+def _stops(index: Index, groups: Sequence[Group]) -> dict[int, int]:
+    """Where in the graph each group first holds a node that raises on some values: a bad index.
 
-
-def _stops(group: Group) -> bool:
-    """Whether the values of its operands can make a group raise.
-
-    Then nothing may have been written that eager would have written after that.
+    Then nothing may have been written that eager would have written after that. A node that is
+    computed again raises no more. Groups without such a node are left out.
     """
+    found: dict[int, int] = {}
+    passed: set[str] = set()
+    for step, group in enumerate(groups):
+        new = [n for n in group.nodes if n not in passed and _may_stop(index, group, n)]
+        passed.update(new)
+        if new:
+            found[step] = min(index.position[n] for n in new)
+    return found
+
+
+def _may_stop(index: Index, group: Group, node: str) -> bool:
     if group.call is not None:
         return may_stop(group.call)
-    assert group.nest is not None
-    return any(payloads(d) for d in _indices(group.nest))
+    return any(map(payloads, _indices(index.nests[node])))
 
 
 def _indices(nest: Nest) -> Iterator[Dim]:
