@@ -277,6 +277,8 @@ def _access(k: Kernel) -> Iterator[Fault]:
 
 
 def _ranges(k: Kernel) -> Iterator[Fault]:
+    if any(isinstance(s, Loop) and s.axis.extent == 0 for s in statements(k.body)):
+        return  # nothing is read or written there
     for s, scope, exprs in _expressions(k):
         for e in exprs:
             if isinstance(e, Load) and e.guard is None and _whole(k, variables(e)):

@@ -96,6 +96,8 @@ def _extents(n: Nest) -> Iterator[Fault]:
 
 
 def _ranges(n: Nest) -> Iterator[Fault]:
+    if any(a.var.extent == 0 for a in n.space):
+        return  # nothing is read or written
     for e in n.loads:
         if e.guard is None:
             yield from ranges(e, e.index, n.buffer(e.buffer).type)
