@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..base.errors import Unsupported
 from ..base.sym import floordiv, mul, product
 from ..ir.graph import Node
 from ..ir.types import TensorType
@@ -62,6 +63,8 @@ def _image(build: Builder, node: Node) -> Outputs:
 
 
 def _unfolded_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
+    if not at["input_sizes"]:
+        raise Unsupported("windows of a tensor without dimensions")
     return (dense(operands[0].dtype, tuple(at["input_sizes"])),)
 
 

@@ -291,8 +291,8 @@ def _adaptive_backward(n: int) -> Callable[[Builder, Node], Outputs]:
 
 WINDOWS = attrs_of((Step(6, 3, 3, 2, 1), Step(5, 4, 2)))
 X3 = ("f32", (2, 3, 7))
-X4 = ("f32", (2, 4, 7, 8))
-X5 = ("f32", (1, 2, 5, 4, 6))
+X4 = ("f32", (1, 2, 7, 8))
+X5 = ("f32", (1, 1, 5, 4, 6))
 CUBE = {"kernel_size": (2, 2, 3), "stride": (2, 1, 2), "padding": (1, 0, 1)}
 POOLED = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
 MEAN = ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override")
@@ -363,13 +363,13 @@ OPS: tuple[Op, ...] = (
         (sample(X4, kernel_size=(3, 2), stride=(2, 1), padding=(1, 0), dilation=(1, 2)),
          sample(X4, kernel_size=(3, 3), stride=(2, 3), ceil_mode=True),
          sample(("bf16", (1, 2, 6, 7)), kernel_size=(6, 5)), sample(X3, kernel_size=(2,))),
-        (sample(("f32", (2, 4, 4, 4)), X4, ("i64", (2, 4, 4, 4)), kernel_size=(3, 3),
+        (sample(("f32", (1, 2, 4, 4)), X4, ("i64", (1, 2, 4, 4)), kernel_size=(3, 3),
                 stride=(2, 2), padding=(1, 1), dilation=(1, 1), ceil_mode=False),
-         sample(("f32", (2, 4, 4, 6)), X4, ("i64", (2, 4, 4, 6)), kernel_size=(3, 2),
+         sample(("f32", (1, 2, 4, 6)), X4, ("i64", (1, 2, 4, 6)), kernel_size=(3, 2),
                 stride=(2, 1), padding=(1, 0), dilation=(1, 2), ceil_mode=False))),
     *_max_ops(
         3, (sample(X5, **CUBE),),
-        (sample(("f32", (1, 2, 3, 3, 3)), X5, ("i64", (1, 2, 3, 3, 3)), dilation=(1, 1, 1),
+        (sample(("f32", (1, 1, 3, 3, 3)), X5, ("i64", (1, 1, 3, 3, 3)), dilation=(1, 1, 1),
                 ceil_mode=False, **CUBE),)),
     *_mean_ops(
         2,
@@ -377,24 +377,24 @@ OPS: tuple[Op, ...] = (
                                                 stride=(2,), padding=(1,)),
          sample(X4, kernel_size=(3, 2), **_GIVEN),
          sample(X4, kernel_size=(3, 2), divisor_override=5)),
-        (sample(("f32", (2, 4, 4, 7)), X4, kernel_size=(3, 2), **_GIVEN),
-         sample(("f32", (2, 4, 4, 7)), X4, kernel_size=(3, 2),
+        (sample(("f32", (1, 2, 4, 7)), X4, kernel_size=(3, 2), **_GIVEN),
+         sample(("f32", (1, 2, 4, 7)), X4, kernel_size=(3, 2),
                 **{**_GIVEN, "count_include_pad": True, "ceil_mode": False}))),
     *_mean_ops(
         3, (sample(X5, **CUBE), sample(X5, **{**_GIVEN3, "count_include_pad": False})),
-        (sample(("f32", (1, 2, 3, 3, 3)), X5, **_GIVEN3),)),
+        (sample(("f32", (1, 1, 3, 3, 3)), X5, **_GIVEN3),)),
     *_adaptive_ops(
         2,
         (sample(X4, output_size=(1, 1)), sample(X4, output_size=(7, 4)),
-         sample(X4, output_size=(3, 5)), sample(("bf16", (2, 4, 4)), output_size=(6, 3))),
-        (sample(("f32", (2, 4, 7, 4)), X4), sample(("f32", (2, 4, 3, 5)), X4))),
+         sample(X4, output_size=(3, 5)), sample(("bf16", (1, 2, 4)), output_size=(6, 3))),
+        (sample(("f32", (1, 2, 7, 4)), X4), sample(("f32", (1, 2, 3, 5)), X4))),
     *_adaptive_ops(3, (sample(X5, output_size=(1, 1, 1)), sample(X5, output_size=(2, 2, 3))),
-                   (sample(("f32", (1, 2, 2, 2, 3)), X5),)),
+                   (sample(("f32", (1, 1, 2, 2, 3)), X5),)),
     *_adaptive_max_ops(
         2, (sample(X4, output_size=(3, 5)), sample(X4, output_size=(7, 4))),
-        (sample(("f32", (2, 4, 3, 5)), X4, ("i64", (2, 4, 3, 5))),)),
+        (sample(("f32", (1, 2, 3, 5)), X4, ("i64", (1, 2, 3, 5))),)),
     *_adaptive_max_ops(3, (sample(X5, output_size=(2, 2, 3)),),
-                       (sample(("f32", (1, 2, 2, 2, 3)), X5, ("i64", (1, 2, 2, 2, 3))),)),
+                       (sample(("f32", (1, 1, 2, 2, 3)), X5, ("i64", (1, 1, 2, 2, 3))),)),
     Op("tap_place", Kind.MOVEMENT, (), _tap_place_type, Movement(_tap_place_read),
        reference.tap_place, (sample(("i64", (2, 3, 4)), **WINDOWS),)),
 )  # fmt: skip

@@ -374,14 +374,14 @@ def _pair(kind: Shaped) -> tuple[Op, Op]:
     _, _, n = kind
     weighted = _is_weighted(kind)
     attrs = ("output_size", *(("align_corners",) if weighted else ()), *FACTORS[n])
-    before, after = (2, 3, *(5, 4, 3)[:n]), (8, 6, 3)[:n]
+    before, after = (1, 2, *(4, 3, 2)[:n]), (6, 5, 2)[:n]
     plain: dict[str, Any] = dict.fromkeys(FACTORS[n])
     one, other = {**plain}, {**plain, FACTORS[n][0]: 1.6}
     if weighted:
         one, other = {**plain, "align_corners": False}, {**plain, "align_corners": True}
     rows = [{"output_size": after, **at} for at in (one, other)]
     forward = tuple(sample((d, before), **at) for d, at in zip(("f32", "bf16"), rows, strict=True))
-    backward = tuple(sample(("f32", (2, 3, *after)), input_size=before, **at) for at in rows)
+    backward = tuple(sample(("f32", (1, 2, *after)), input_size=before, **at) for at in rows)
     return _forward(kind, attrs, forward), _backward(kind, attrs, backward)
 
 
