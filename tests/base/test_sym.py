@@ -228,3 +228,17 @@ def test_sizes_have_their_least_values() -> None:
     assert is_nonnegative(3 - mod(T, 4))
     assert not is_nonnegative(2 - mod(T, 4))
     assert not is_nonnegative(None)
+
+
+def test_quotients_are_bounded_by_what_they_divide() -> None:
+    """n - d + 1 <= d * (n // d) <= n."""
+    n, least = Size("n"), Size("m", 2)
+    half = floordiv(n, 2)
+    assert is_nonnegative(add(n, mul(half, -1)))
+    assert is_nonnegative(add(add(mul(half, 2), 1), mul(n, -1)))
+    assert not is_nonnegative(add(mul(half, 2), mul(n, -1)))
+    assert not is_nonnegative(add(half, mul(n, -1)))
+    assert floordiv(-1, least) == -1
+    assert mod(-1, least) == add(least, -1)
+    assert floordiv(add(mul(least, 3), -1), least) == 2
+    assert isinstance(floordiv(-1, n), Quotient)

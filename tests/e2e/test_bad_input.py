@@ -8,11 +8,13 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from checks import check, compiled
 
+from onetrip.api.backend import builds
 from onetrip.base.errors import ToolchainError, UsageError
 
 
@@ -146,7 +148,83 @@ def test_index_out_of_range_raises_as_eager_does() -> None:
     assert torch.equal(fn(table, torch.tensor([1, 4])), table[[1, 4]] * 2)
 
 
+BAD_INDICES: dict[str, tuple[Any, torch.Tensor]] = {
+    "embedding": (lambda w, i: torch.nn.functional.embedding(i, w) * 2, torch.tensor([1, 7])),
+    "index": (lambda w, i: w.mul_(w[i].sum()), torch.tensor([-6])),
+    "gather": (lambda w, i: w.gather(0, i) * 2, torch.tensor([[5, 0, 0, 0]])),
+    "scatter": (lambda w, i: w.scatter_(0, i, 1.0), torch.tensor([[5, 0, 0, 0]])),
+    "index_put": (lambda w, i: w.index_put_((i,), torch.tensor(1.0)), torch.tensor([9])),
+    "class": (torch.nn.functional.cross_entropy, torch.tensor([0, 1, 2, 3, 9])),
+}
+
+
+@pytest.mark.parametrize("case", BAD_INDICES)
+def test_a_bad_index_raises_eagers_class_and_nothing_is_written(case: str) -> None:
+    fn, index = BAD_INDICES[case]
+    table = torch.randn(5, 4)
+    with pytest.raises((IndexError, RuntimeError)) as eager:
+        fn(table.clone(), index)
+    ours_fn, kept = compiled(fn, strict=False), table.clone()
+    for _ in range(2):
+        with pytest.raises(eager.type):
+            ours_fn(table, index)
+        assert torch.equal(table, kept)
+
+
+def test_an_input_changed_twice_and_its_views() -> None:
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x.add_(1)
+        y = x * 2
+        x.mul_(3)
+        return x[1:], y, x
+
+    mine, theirs = torch.ones(4), torch.ones(4)
+    ours_fn = compiled(fn)
+    for _ in range(2):
+        ours, eager = ours_fn(mine), fn(theirs)
+        assert all(map(torch.equal, (*ours, mine), (*eager, theirs)))
+        assert ours[2] is mine
+        assert ours[0].data_ptr() == mine.data_ptr() + 4
+
+
+@pytest.mark.parametrize("fill", [float("nan"), -float("inf")])
+def test_a_mask_that_is_nan_or_hides_a_whole_row(fill: float) -> None:
+    def fn(q: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        attended = torch.nn.functional.scaled_dot_product_attention(q, q, q, attn_mask=mask)
+        return attended, (q[0, 0] @ q[0, 0].t()).masked_fill(mask > 0, 0.0).softmax(-1) + mask
+
+    q, mask = torch.randn(1, 1, 4, 8), torch.zeros(4, 4)
+    mask[1] = fill
+    for a, b in zip(compiled(fn)(q, mask), fn(q, mask), strict=True):
+        torch.testing.assert_close(a, b, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ["int8", "uint8", "int16", "int32", "int64"])
+def test_integers_wrap_around_as_eagers_do(name: str) -> None:
+    dtype = getattr(torch, name)
+    ends = torch.iinfo(dtype)
+    x = torch.tensor([ends.min, ends.max, 1, 3, ends.max - 1, ends.min // 2] * 4, dtype=dtype)
+
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x * x + x, x.sum(), x << 3, x.abs(), -x, x.prod(), x // 2
+
+    assert all(map(torch.equal, compiled(fn)(x), fn(x)))
+
+
+def test_wrong_shapes_raise_and_right_ones_still_run() -> None:
+    ours_fn = compiled(lambda a, b: a @ b + 1)
+    good = torch.ones(3, 4), torch.ones(4, 5)
+    for bad in ((torch.ones(3, 4), torch.ones(3, 5)), (torch.ones(3, 4), good[1].long())):
+        assert torch.equal(ours_fn(*good), torch.full((3, 5), 5.0))
+        with pytest.raises(RuntimeError):
+            ours_fn(*bad)
+    assert torch.equal(ours_fn(*good), torch.full((3, 5), 5.0))
+
+
 def test_reset_clears_what_was_compiled() -> None:
     check(chain, torch.randn(100))
+    assert builds["compiled"] == 1
     torch._dynamo.reset()
+    assert not builds
     check(chain, torch.randn(50))
+    assert builds["compiled"] == 1

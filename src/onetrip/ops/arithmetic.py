@@ -338,7 +338,7 @@ OPS: tuple[Op, ...] = (
                 lambda a, b, at: b - np.multiply(a, at.get("alpha", 1)),
                 PAIRS + INT_PAIRS + NUMERIC_PAIRS + SCALED, rounds=BOTH, rounds_on_gpu=()),
     binary("mul", _mul, np.multiply, onnx=("Mul",)),
-    elementwise("div", (*binary_forms("div"),
+    elementwise("div", (*binary_forms("div"), *binary_forms("true_divide"),
                         *(form(f"div.{k}", ("self", "other"), ("rounding_mode",))
                           for k in ("Tensor_mode", "Scalar_mode")),
                         form("floor_divide.default", ("self", "other"), rounding_mode="floor"),
