@@ -16,10 +16,12 @@ from onetrip.cost.occupancy import Assembled, Resources
 from onetrip.ir.graph import Graph, Value
 from onetrip.ir.nest import Nest
 from onetrip.passes.close import Unfusable
+from onetrip.plan.candidates import MOST_RECOMPUTED, Candidates
 from onetrip.plan.constraints import Constraints
 from onetrip.plan.evaluate import Evaluator, Priced
 from onetrip.plan.index import index_graph
 from onetrip.plan.plan import GraphPlan
+from onetrip.plan.pool import Pool
 from onetrip.plan.search import Search, plan_graph
 from onetrip.target import Target, load
 
@@ -179,6 +181,22 @@ def test_a_costly_chain_is_computed_once() -> None:
     plan = plan_graph(primitive, nests, CPU)
     assert sum("t0" in g.nodes for g in plan.groups) == 1
     assert sum("t8" in g.nodes for g in plan.groups) == 1
+
+
+@pytest.mark.parametrize("length", [MOST_RECOMPUTED, MOST_RECOMPUTED + 1])
+def test_a_long_group_is_not_copied_into_its_readers(length: int) -> None:
+    """However much it saves: every copy is to be compiled."""
+    d = Draft()
+    t = d.input("x", 4096, 4096)
+    for k in range(length):
+        t = d(f"t{k}", "neg", t)
+    rows = d("rows", "sum", t, dim=(1,), keepdim=False)
+    cols = d("cols", "amax", t, dim=(0,), keepdim=False)
+    index = index_graph(*lowered(d.graph(rows, cols)))
+    pool = Pool(index)
+    made = pool.merge([pool.parts[k] for k in range(length)])
+    found = Candidates(pool, Evaluator(index, H200, {})).recompute(made)
+    assert (found is not None) == (length <= MOST_RECOMPUTED)
 
 
 # ------------------------------------------------------------------ on-chip limits

@@ -189,8 +189,7 @@ def mul(a: Dim, b: Dim) -> Dim:
 
 def product(dims: tuple[Dim, ...] | list[Dim]) -> Dim:
     """The product of all dims; 1 for none."""
-    none: Dim = 1
-    return dims[0] if len(dims) == 1 else reduce(mul, dims, none)
+    return reduce(mul, dims) if dims else 1
 
 
 def _divide_term(c: int, factors: tuple[Sym, ...], den: Dim) -> tuple[int, tuple[Sym, ...]] | None:
@@ -422,8 +421,7 @@ def rebuild(e: Dim, leaf: Callable[[Sym], Dim | None]) -> Dim:
     if isinstance(e, Poly):
         total: Monomials = {}
         for c, factors in e.terms:
-            part = product([rebuild(f, leaf) for f in factors])
-            for f, k in monomials(part).items():
+            for f, k in monomials(product([rebuild(x, leaf) for x in factors])).items():
                 total[f] = total.get(f, 0) + c * k
         return from_monomials(total)
     if isinstance(e, Quotient):

@@ -23,7 +23,7 @@ from ..ir.nest import Nest
 Index = tuple[Dim, ...]
 Place = tuple[str, Index, Expr | None]
 Folding = Reduced | Scanned
-MAX_EXPRESSIONS = 512
+MAX_EXPRESSIONS = 256
 """Distinct expressions of one nest; beyond it compile time grows faster than any saving."""
 MAX_SITES = 2 * MAX_EXPRESSIONS
 """Sites of one value: most hold an expression of their own, and views none."""
@@ -246,8 +246,8 @@ def _at(nest: Nest, index: Index) -> Expr:
 def _read_at(place: Place) -> dict[str, None]:
     """The member at a place, and what the index and the guard load."""
     name, index, guard = place
-    payloads = [a.payload for d in index for a in atoms(d) if isinstance(a, Opaque)]
-    loads = walk(payloads if guard is None else (*payloads, guard))
+    payloads = tuple(a.payload for d in index for a in atoms(d) if isinstance(a, Opaque))
+    loads = walk((*payloads, *(() if guard is None else (guard,))))
     return {name: None, **{e.buffer: None for e in loads if isinstance(e, Load)}}
 
 

@@ -28,7 +28,7 @@ from ..base.sym import (
     substitute,
     within,
 )
-from ..ir.expr import Load, Reduced, Rewriter, Scanned, dims_of, walk
+from ..ir.expr import Load, Reduced, Rewriter, dims_of, walk
 from ..ir.nest import Access, Axis, Buffer, Combine, Nest, Store
 from .close import MAX_EXPRESSIONS, Closed, Closing, Folding, NoNestError, Unfusable
 
@@ -117,28 +117,30 @@ class Aligned:
         found = (a for v in axes for a in atoms(self.values.get(v, v)))
         return tuple(a for a in dict.fromkeys(found) if isinstance(a, Var))
 
+    @cached_property
+    def outer(self) -> tuple[Var, ...] | None:
+        """The axes on which the reductions depend; None when there is no reduction."""
+        if not self.closed.folds:
+            return None
+        used = {a for e in self.closed.folds for a in self.varies_over(e)}
+        return tuple(v for v in self.axes if v in used)
+
     def varies_over(self, fold: Folding) -> tuple[Var, ...]:
         """The axes on which the result of a reduction, or the start of a scan, depends."""
-        own = self.now((fold.axis,)) if isinstance(fold, Scanned) else ()
-        # x[i // 2] depends on one of the axes that i becomes: what is no renaming must be made
-        renamed = all(isinstance(self.values.get(v, v), Var | Size) for v in fold.free)
-        free = self.now(fold.free) if renamed else self._moving(fold).free
-        return tuple(a for a in free if isinstance(a, Var) and a not in own)
-
-    @cached_property
-    def _moving(self) -> Rewriter:
-        return Rewriter(index=lambda d: substitute(d, self.values))
+        if all(isinstance(self.values.get(v, v), Var | Size) for v in fold.free):
+            free, own = self.now(fold.free), _bound(fold)
+        else:  # x[i // 2] depends on one of the axes that i becomes: the indices must be seen
+            below = tuple(walk((fold,)))
+            dims = dict.fromkeys(d for e in below for d in dims_of(e))
+            found = dict.fromkeys(a for d in dims for a in atoms(substitute(d, self.values)))
+            free = tuple(a for a in found if isinstance(a, Var))
+            inner = tuple(a for e in below if isinstance(e, Reduced) for a in e.reduction.axes)
+            own = (*inner, *_bound(fold))
+        bound = self.now(own)
+        return tuple(a for a in free if a not in bound)
 
 
 # ------------------------------------------------------------------ one space for all stores
-
-
-def _reduction_axes(c: Aligned) -> tuple[Var, ...] | None:
-    """The axes on which the reductions of a value depend; None when it holds no reduction."""
-    if not c.closed.folds:
-        return None
-    used = {a for e in c.closed.folds for a in c.varies_over(e)}
-    return tuple(v for v in c.axes if v in used)
 
 
 def _anchor(closed: Mapping[str, Aligned]) -> Aligned:
@@ -146,7 +148,7 @@ def _anchor(closed: Mapping[str, Aligned]) -> Aligned:
 
     def rank(c: Aligned) -> tuple[bool, int, int]:
         numel = product([v.extent for v in c.axes])
-        return _reduction_axes(c) is not None, len(c.axes), numel if isinstance(numel, int) else 0
+        return c.outer is not None, len(c.axes), numel if isinstance(numel, int) else 0
 
     return max(closed.values(), key=rank)
 
@@ -185,7 +187,7 @@ def _align(
 ) -> tuple[tuple[Var, ...], tuple[Aligned, ...]]:
     """The group's space and every stored value in its axes."""
     anchor = _split_axes(first)
-    outer = _reduction_axes(anchor)
+    outer = anchor.outer
     space = anchor.axes if outer is None else outer
     places: dict[str, Index] = {anchor.name: anchor.index, **anchor.places}
     placed = {anchor.name: anchor}
@@ -240,7 +242,7 @@ def _by_extent(
     c: Aligned, anchor: Aligned, space: tuple[Var, ...], reduces: bool
 ) -> dict[Sym, Dim]:
     """Axes matched by extent, or by linear position: any bijection of the spaces is right."""
-    outer = _reduction_axes(c) if reduces else c.axes
+    outer = c.outer if reduces else c.axes
     if outer is None and _extents(c.axes) == _extents(anchor.axes):
         return dict(zip(c.axes, anchor.axes, strict=True))
     if outer is not None and _extents(outer) == _extents(space):

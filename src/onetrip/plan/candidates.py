@@ -22,6 +22,8 @@ WINDOW = 4
 """Readers of one value that a reader is paired with, after itself in graph order."""
 MOST_READERS = 8
 """Readers into which a group may be recomputed."""
+MOST_RECOMPUTED = 12
+"""Operators of a group that is recomputed: each is one more in every reader to be compiled."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,8 @@ class Candidates:
 
     def recompute(self, producer: Part) -> Candidate | None:
         """The producer computed in each of its readers; None when something needs it stored."""
+        if len(producer.atoms) > MOST_RECOMPUTED:
+            return None
         index = self.pool.index
         stored = self.pool.stored(producer.atoms, (producer,))
         readers = self.pool.readers_of(producer)
