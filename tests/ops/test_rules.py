@@ -26,12 +26,15 @@ def operand(dtype: Any, rank: int) -> TensorType:
 @pytest.mark.parametrize("ranks", [(1, 1), (1, 0), (0, 1), (0, 0)])
 def test_promotion_of_tensors(ranks: tuple[int, int]) -> None:
     for a, b in itertools.product(COMPILED, COMPILED):
-        ours = rules.promoted((operand(a, ranks[0]), operand(b, ranks[1])))
-        theirs = torch.result_type(
-            torch.empty((2,) * ranks[0], dtype=torch_dtype(a)),
-            torch.empty((2,) * ranks[1], dtype=torch_dtype(b)),
-        )
-        assert torch_dtype(ours) == theirs, (a, b)
+        given = (operand(a, ranks[0]), operand(b, ranks[1]))
+        tensors = [torch.empty(t.shape, dtype=torch_dtype(t.dtype)) for t in given]
+        try:
+            theirs = torch.result_type(*tensors)
+        except RuntimeError:  # an 8-bit float has no common dtype with another
+            with pytest.raises(Unsupported):
+                rules.promoted(given)
+            continue
+        assert torch_dtype(rules.promoted(given)) == theirs, (a, b)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
