@@ -90,8 +90,8 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "convnext": Family(
         "ConvNextForImageClassification", "ConvNextConfig", partial(images, 2, 32),
-        {"depths": [1, 1], "hidden_sizes": [8, 16], **CLASSIFIER},
-        {"depths": [1, 1, 3, 1], "hidden_sizes": [8, 16, 24, 32]},
+        {"num_stages": 2, "depths": [1, 1], "hidden_sizes": [8, 16], **CLASSIFIER},
+        {"num_stages": 4, "depths": [1, 1, 3, 1], "hidden_sizes": [8, 16, 24, 32]},
     ),
     "t5": Family(
         "T5ForConditionalGeneration", "T5Config", partial(tokens, 2, 10),
