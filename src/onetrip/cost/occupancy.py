@@ -143,10 +143,11 @@ def _words(e: Expr, inner: frozenset[Var] | None) -> int:
 
 
 def _estimate(nest: Nest, target: Target, hints: Hints) -> Need:
-    inner = frozenset(a for stage in stages(nest) for a in stage.axes)
+    passes = stages(nest)
+    inner = frozenset(a for stage in passes for a in stage.axes)
     if not inner:
         return _tiled(target, live_words(nest.expressions, _store_roots(nest)), 0)
-    extent = max(number(product([a.extent for a in s.axes]), hints) for s in stages(nest))
+    extent = max(number(product([a.extent for a in s.axes]), hints) for s in passes)
     threads = _row_threads(extent, target)
     kept = live_words(nest.expressions, _store_roots(nest), inner)
     shared = 4 * (threads // target.warp_size) * max(1, len(nest.reductions))
@@ -155,7 +156,7 @@ def _estimate(nest: Nest, target: Target, hints: Hints) -> Need:
     if target.device != "cpu" and registers <= target.registers_per_thread:
         occupied = occupancy(target, registers, shared, threads)
         return Need(registers, 0, shared, threads, elements, True, occupied)
-    looped = max(live_words(tuple(within_stage(s.roots)), s.roots, inner) for s in stages(nest))
+    looped = max(live_words(tuple(within_stage(s.roots)), s.roots, inner) for s in passes)
     return _tiled(target, looped, shared)
 
 
