@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from onetrip.frontend import masks
 from onetrip.frontend.ahead import capture_graphs
 from onetrip.frontend.capture import CapturedGraph, make_backend
 
@@ -136,3 +137,22 @@ def test_scattered_rows_are_copied_for_a_gpu_without_their_repeats() -> None:
     (node,) = [n for n in graphs[0].module.graph.nodes if "attention" in str(n.target)]
     assert node.args[3].meta["val"].stride() == (0, LENGTH * LENGTH, LENGTH, 1)
     assert node.args[3].meta["val"].shape == (3, 2, LENGTH, LENGTH)
+
+
+def test_gradients_of_a_mask_with_scattered_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call reads a copy; its gradient goes back to the mask as it was laid out."""
+    monkeypatch.setattr(masks, "_NEEDS_ROWS", frozenset({"cpu"}))
+    q, heads = torch.randn(3, 2, LENGTH, 8), torch.randn(LENGTH, LENGTH, 2, requires_grad=True)
+    weight = torch.randn(LENGTH, LENGTH, 2)
+
+    def program(heads: Tensor) -> Tensor:
+        mask = (heads * weight).permute(2, 0, 1)[None]
+        return functional.scaled_dot_product_attention(q, q, q, mask)
+
+    graphs, result = captured(program, heads)
+    found = torch.autograd.grad(result, heads, torch.ones_like(result))[0]
+    plain = program(heads)
+    wanted = torch.autograd.grad(plain, heads, torch.ones_like(plain))[0]
+    torch.testing.assert_close(found, wanted)
+    rows = [c[0].meta["val"].stride(-1) for g in graphs for c in calls(g)]
+    assert rows == [1, 1]

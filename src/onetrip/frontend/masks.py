@@ -14,11 +14,14 @@ partitioner or any later stage.
 
 from __future__ import annotations
 
+import contextlib
+import operator
 from typing import Any
 
 import torch
 import torch.fx
 from torch import Tensor
+from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from . import torch_ops  # noqa: F401  (registers the operators)
@@ -30,6 +33,8 @@ Node = torch.fx.Node
 
 _MASK_PLACE = {ours.attention.default: 3, ours.attention_backward.default: 4}
 """Where the mask stands among the arguments; `is_causal` follows it."""
+_NEEDS_ROWS = frozenset({"cuda"})
+"""Devices whose fast kernels take masks with contiguous rows alone."""
 _MOST_ELEMENTS = 1 << 26
 """Elements of a mask that are worth computing at compile time."""
 
@@ -50,7 +55,7 @@ def simplify_masks(module: torch.fx.GraphModule) -> None:
         elif _has_scattered_rows(mask):
             if mask not in dense:
                 dense[mask] = _with_dense_rows(mask, node)
-            node.update_arg(place, dense[mask])
+            _read_instead(node, place, dense[mask])
     if flags:
         module.graph.eliminate_dead_code()
         module.recompile()
@@ -58,7 +63,32 @@ def simplify_masks(module: torch.fx.GraphModule) -> None:
 
 def _has_scattered_rows(mask: Node) -> bool:
     value = mask.meta["val"]
-    return value.device.type == "cuda" and value.dim() > 1 and value.stride(-1) not in (0, 1)
+    slow = value.device.type in _NEEDS_ROWS
+    return slow and value.dim() > 1 and value.stride(-1) not in (0, 1)
+
+
+def _read_instead(node: Node, place: int, mask: Node) -> None:
+    """Gives a call another mask; a gradient of the mask is laid out as it was for its readers."""
+    node.update_arg(place, mask)
+    parts = [u for u in node.users if u.target is operator.getitem and u.args[1] == 3]
+    if node.target is not ours.attention_backward.default or not parts:
+        return
+    fakes = torch.fx.map_arg(node.args, lambda n: n.meta["val"])
+    with detect_fake_mode(list(fakes)) or contextlib.nullcontext(), torch.no_grad():
+        node.meta["val"] = node.target(*fakes)
+    for part in parts:
+        before = part.meta["val"].stride()
+        part.meta["val"] = node.meta["val"][3]
+        order = sorted(range(len(before)), key=lambda axis: -before[axis])
+        if order == sorted(order):
+            continue
+        write = Writer(part.next)
+        turned = write.call(aten.permute.default, part, order)
+        stored = write.call(aten.clone.default, turned, memory_format=torch.contiguous_format)
+        back = [order.index(axis) for axis in range(len(order))]
+        restored = write.call(aten.permute.default, stored, back)
+        for user in [u for u in part.users if u is not turned]:
+            user.replace_input_with(part, restored)
 
 
 def _with_dense_rows(mask: Node, reader: Node) -> Node:
