@@ -24,9 +24,7 @@ from ..ir.types import TensorType, concrete
 Array = NDArray[Any]
 
 _CARRIED = {"bfloat16": "float32", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
-_NUMBERS = {
-    d: np.array([decode(bits, d) for bits in range(256)], np.float32) for d in LAYOUTS
-}
+_NUMBERS = {d: np.array([decode(bits, d) for bits in range(256)], np.float32) for d in LAYOUTS}
 """The number of every byte."""
 _HALVES = (bf16, f16)
 _KEY_STEP = (0x9E3779B9, 0xBB67AE85)

@@ -67,9 +67,7 @@ def _plain(name: str, op: str, identity: Callable[[DType], Const]) -> Monoid:
     )
 
 
-def _arg(
-    name: str, better: str, identity: Callable[[DType], Const], last: bool = False
-) -> Monoid:
+def _arg(name: str, better: str, identity: Callable[[DType], Const], last: bool = False) -> Monoid:
     """(value, index): the first NaN wins, else the first extreme, as in PyTorch's reductions.
 
     `last`: the last one wins, as in its scans; then the neutral index is the smallest.

@@ -219,7 +219,6 @@ def _stats(at: Attrs) -> tuple[str, ...]:
     return (*_STATS[:-1], "save_var") if "update" in at else _STATS
 
 
-
 def _batch_backward(build: Builder, node: Node) -> Outputs:
     """As the gradient of layer norm with the roles of rows taken by channels."""
     g, x = (wide(build, tensor(node, k)) for k in (0, 1))
