@@ -1,4 +1,5 @@
-"""Rewrites of Dynamo's graph, before anything is decomposed: attention and dropout become ours.
+"""Rewrites of Dynamo's graph, before anything is decomposed: attention, dropout and linear
+recurrences become ours.
 
 A rewrite may only replace a call by one with the same meaning. It must not know targets, plans
 or kernels. What it leaves alone (no dropout in evaluation, tensor subclasses, vmap) decomposes as
@@ -20,6 +21,7 @@ from torch.nn import functional
 
 from . import torch_ops
 from .fakes import plain
+from .recurrence import rewrite_scan
 
 Salts = Iterator[int]
 
@@ -203,7 +205,7 @@ def _batched(graph: torch.fx.Graph) -> bool:
 
 
 def rewrite_dynamo_graph(module: torch.fx.GraphModule) -> None:
-    """Replaces attention and dropout calls of Dynamo's graph, and of graphs nested in it.
+    """Replaces calls that are operators of ours in Dynamo's graph and in graphs nested in it.
 
     Salts count up in the order of the graph, so the same program gets the same ones.
     """
@@ -214,4 +216,5 @@ def rewrite_dynamo_graph(module: torch.fx.GraphModule) -> None:
         for node in part.graph.nodes:
             if node.op == "call_function":
                 _rewrite_node(node, salts)
+                rewrite_scan(part, node)
         part.recompile()

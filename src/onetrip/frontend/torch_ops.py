@@ -11,6 +11,7 @@ never a mask; their stream is the one of `philox`. They must not know graphs or 
 | ``dropout(x, p, seed)`` | ``x * factor``, rounded once; its gradient is itself |
 | ``attention(...)`` | ``F.scaled_dot_product_attention`` without dropout |
 | ``attention_backward(...)`` | its gradients, recomputed through the library's attention |
+| ``affine_scan(a, b, dim, reverse)`` | ``h_t = a_t h_(t-1) + b_t`` along ``dim``, ``h_0 = b_0`` |
 """
 
 from __future__ import annotations
@@ -258,4 +259,58 @@ _define(
 )
 torch.library.register_autograd(
     "onetrip::attention", _attention_gradient, setup_context=_attention_context, lib=_LIBRARY
+)
+
+
+# ---------------------------------------------------------------- linear recurrences
+
+
+def _affine_scan(a: Tensor, b: Tensor, dim: int, reverse: bool) -> Tensor:
+    """The recurrence step by step, its state in operation precision."""
+    wide = operation_dtype(b.dtype)
+    result = torch.empty_like(b, memory_format=torch.contiguous_format)
+    steps = range(b.shape[dim])
+    state: Tensor | None = None
+    for t in reversed(steps) if reverse else steps:
+        shift = b.select(dim, t).to(wide)
+        state = shift if state is None else a.select(dim, t).to(wide) * state + shift
+        result.select(dim, t).copy_(state)
+    return result
+
+
+def _affine_scan_fake(a: Tensor, b: Tensor, dim: int, reverse: bool) -> Tensor:
+    return torch.empty_like(b, memory_format=torch.contiguous_format)
+
+
+def _moved(x: Tensor, dim: int, by: int) -> Tensor:
+    """``x`` moved along ``dim`` by one place to its end (1) or its start (-1), 0 moved in."""
+    after = x.dim() - 1 - dim % x.dim()
+    return functional.pad(x, [0, 0] * after + [by, -by])
+
+
+def _affine_scan_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    a, _, ctx.dim, ctx.reverse = inputs
+    ctx.save_for_backward(a, output)
+
+
+def _affine_scan_gradient(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    """G_t = g_t + a_(t+1) G_(t+1) is the gradient of b, and G_t h_(t-1) that of a."""
+    a, states = ctx.saved_tensors
+    onward = -1 if ctx.reverse else 1
+    following = _moved(a, ctx.dim, -onward)
+    of_b = torch.ops.onetrip.affine_scan(following, gradient, ctx.dim, not ctx.reverse)
+    return of_b * _moved(states, ctx.dim, onward), of_b, None, None
+
+
+_define(
+    "affine_scan(Tensor a, Tensor b, int dim, bool reverse) -> Tensor",
+    _PURE,
+    _affine_scan,
+    _affine_scan_fake,
+)
+torch.library.register_autograd(
+    "onetrip::affine_scan",
+    _affine_scan_gradient,
+    setup_context=_affine_scan_context,
+    lib=_LIBRARY,
 )

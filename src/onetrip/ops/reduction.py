@@ -115,6 +115,15 @@ def _scan_dim(node: Node) -> int:
     return normal_dim(node.attr["dim"], node.values[0].type.rank)
 
 
+def _of_one(lift: Lift) -> Callable[[State, Dim, Node], State]:
+    """The lift of a scan of one operand."""
+    return lambda elements, position, node: lift(elements[0], position, node)
+
+
+def _prefix(monoid: str) -> Scanning:
+    return Scanning(monoid, _scan_dim, _of_one(_in_output), wide=True)
+
+
 def _axis(x: Any, at: Attrs, key: str = "dim") -> tuple[int, ...] | None:
     dims = normal_dims(at.get(key), np.ndim(x))
     return dims if np.ndim(x) else None
@@ -155,7 +164,7 @@ def _running(name: str, number: int, types: Any) -> Op:
     kind = ("value", "place")[number]
     return Op(
         f"cum{name}_{kind}", Kind.SCAN, (), types,
-        Scanning(f"last_arg{name}", _scan_dim, _placed, number),
+        Scanning(f"last_arg{name}", _scan_dim, _of_one(_placed), number),
         lambda x, at: running_extreme(name, x, at["dim"])[number], SCANS,
     )  # fmt: skip
 
@@ -258,16 +267,16 @@ OPS: tuple[Op, ...] = (
     _fold("all", _truth_forms("all"), _truth_dtype, Reduce("all", dims_of, _truth, _state()),
           along(np.all), TRUTHS),
     Op("cumsum", Kind.SCAN, (form("cumsum.default", ("self",), ("dim", "dtype")),), _scan_type,
-       Scanning("sum", _scan_dim, _in_output, wide=True), lambda x, at: np.cumsum(x, at["dim"]),
+       _prefix("sum"), lambda x, at: np.cumsum(x, at["dim"]),
        (sample(X, dim=1), sample(("i64", (5,)), dim=0), sample(("bool", (5,)), dim=0)),
        onnx=("CumSum",)),
     Op("cumprod", Kind.SCAN, (form("cumprod.default", ("self",), ("dim", "dtype")),), _scan_type,
-       Scanning("prod", _scan_dim, _in_output, wide=True), lambda x, at: np.cumprod(x, at["dim"]),
+       _prefix("prod"), lambda x, at: np.cumprod(x, at["dim"]),
        (sample(X, dim=-1), sample(("i64", (5,)), dim=0))),
     *(_running(name, n, types) for name in ("max", "min")
       for n, types in enumerate((_scan_like, _scan_places))),
     Op("logcumsumexp", Kind.SCAN, (form("logcumsumexp.default", ("self",), ("dim",)),),
-       _scan_float, Scanning("logaddexp", _scan_dim, _in_output, wide=True),
+       _scan_float, _prefix("logaddexp"),
        lambda x, at: np.logaddexp.accumulate(x, at["dim"]),
        (sample(X, dim=1), sample(("bf16", (2, 9)), dim=-1))),
 )  # fmt: skip

@@ -108,16 +108,19 @@ class Reduce:
 
 @dataclass(frozen=True)
 class Scanning:
-    """An inclusive prefix fold along dimension `axis(node)` of operand 0.
+    """An inclusive prefix fold along dimension `axis(node)` of operands of one shape.
 
+    lift(element of every operand, position along the axis, node) -> components.
     `wide`: a state of f32 is kept in f64, as eager's CPU kernels do and its GPU ones do not.
+    `reverse(node)`: whether it goes from the axis' end to its start.
     """
 
     monoid: str
     axis: Callable[[Node], int]
-    lift: Callable[[Expr, Dim, Node], tuple[Expr, ...]]
+    lift: Callable[[tuple[Expr, ...], Dim, Node], tuple[Expr, ...]]
     component: int = 0
     wide: bool = False
+    reverse: Callable[[Node], bool] = lambda node: False
 
 
 @dataclass(frozen=True)

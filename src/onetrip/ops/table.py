@@ -24,6 +24,7 @@ from . import (
     padding,
     pooling,
     random,
+    recurrence,
     reduction,
     resampling,
     scatter,
@@ -37,7 +38,7 @@ from .schema import Form, Op
 
 FAMILIES = (
     arithmetic, comparison, activation, creation, movement, joining, gather, reduction, statistics,
-    arrangement, padding, normalization, gradients, losses, loss_gradients,
+    recurrence, arrangement, padding, normalization, gradients, losses, loss_gradients,
     special, elementary, search,
     weights, windows, pooling, resampling, columns, random, opaque, scatter,
 )  # fmt: skip

@@ -167,16 +167,17 @@ def _reduce(op: Op, node: Node) -> tuple[Index, tuple[Var, ...], Expr]:
 
 
 def _scan(body: Scanning, node: Node, gpu: bool) -> tuple[Index, tuple[Var, ...], Expr]:
-    (x, *_) = node.values
+    operands = node.values
     axes = output_axes(node.output)
     axis = axes[body.axis(node)] if axes else 0
-    lift = body.lift(_element(x, axes), axis, node)
-    if body.wide and not gpu:
-        lift = tuple(cast(e, f64) if e.dtype is f32 and x.type.dtype is f32 else e for e in lift)
+    lift = body.lift(tuple(_element(x, axes) for x in operands), axis, node)
+    if body.wide and not gpu and operands[0].type.dtype is f32:
+        lift = tuple(cast(e, f64) if e.dtype is f32 else e for e in lift)
     component = body.component
     if not isinstance(axis, Var):
         return axes, (), lift[component]
-    return axes, (axis,), Scanned(body.monoid, axis, lift, component, lift[component].dtype)
+    kind, reverse = lift[component].dtype, body.reverse(node)
+    return axes, (axis,), Scanned(body.monoid, axis, lift, component, kind, reverse)
 
 
 _LOWERINGS: dict[type, Callable[[Op, Node], tuple[Index, tuple[Var, ...], Expr]]] = {
