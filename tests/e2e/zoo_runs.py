@@ -28,7 +28,7 @@ from onetrip.frontend.capture import CapturedGraph, make_backend
 from onetrip.ir.graph import Node
 from onetrip.runtime.accuracy import InFloat64, Verdict, judge, wide
 
-DRAWS = 8
+DRAWS = 16
 """Draws of weights and inputs that bfloat16 training is judged over."""
 LIBRARY = frozenset({
     "aten.embedding_dense_backward.default",
