@@ -38,6 +38,7 @@ from .cpu_axes import (
 from .cpu_space import BLOCK, PIECES, Space
 from .cpu_split import split
 from .cpu_stages import Stages, two_pass
+from .scan_order import turned
 from .scheduled import Scheduled
 
 SERIAL_BYTES = 1 << 16
@@ -59,7 +60,7 @@ def schedule(nest: Nest, target: Target, *, name: str, facts: Facts) -> Schedule
         facts: cost and origin, written into the head of the text.
     """
     stores = tuple(_two_pass_store(s) for s in nest.stores)
-    nest = Nest(nest.space, nest.buffers, stores)
+    nest = turned(Nest(nest.space, nest.buffers, stores))
     body: list[Stmt] = []
     families: list[str] = []
     writer = Stages(accesses(nest))

@@ -23,7 +23,6 @@ from ..ir.nest import Axis, AxisKind, Buffer, Nest
 from ..target import Target
 from .gpu_axes import on_common_axes, parts_apart
 from .gpu_build import Tiling, build, inner_axes
-from .gpu_scan import forward_scans
 from .gpu_split import (
     Pieces,
     Split,
@@ -36,6 +35,7 @@ from .gpu_split import (
     split,
     stores_apart,
 )  # fmt: skip
+from .scan_order import forward_scans
 from .scheduled import Scheduled
 
 HELD = 16384

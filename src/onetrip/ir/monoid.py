@@ -137,7 +137,10 @@ def _online_softmax(a: State, b: State) -> State:
 
 
 def _affine(a: State, b: State) -> State:
-    """Composition of x -> decay * x + shift: the state of a linear recurrence."""
+    """Composition of x -> decay * x + shift: the state of a linear recurrence.
+
+    Its neutral shift is -0.0, after which also a first shift of -0.0 stays.
+    """
     (da, sa), (db, sb) = a, b
     return apply("mul", da, db), apply("add", apply("mul", db, sa), sb)
 
@@ -159,6 +162,6 @@ MONOIDS: dict[str, Monoid] = {
         Monoid("logaddexp", 1, lambda d: (lowest(d[0]),), _logaddexp),
         Monoid("welford", 3, lambda d: tuple(number(0, x) for x in d), _welford),
         Monoid("online_softmax", 2, lambda d: (lowest(d[0]), number(0, d[1])), _online_softmax),
-        Monoid("affine", 2, lambda d: (number(1, d[0]), number(0, d[1])), _affine),
+        Monoid("affine", 2, lambda d: (number(1, d[0]), number(-0.0, d[1])), _affine),
     )
 }

@@ -20,7 +20,7 @@ from .gpu_split import Pieces, flat, mapped, nest_of, size
 def forward_scans(nest: Nest, stem: str) -> Pieces:
     """Nests in each of which all scans go forward along one axis, and the buffers between them."""
     if len({(e.axis, e.reverse) for e in nest.scans}) <= 1:
-        return Pieces((_turned(nest),), ())
+        return Pieces((turned(nest),), ())
     space = tuple(a.var for a in nest.space)
     pool = list(nest.buffers)
     scratch: list[Buffer] = []
@@ -36,7 +36,7 @@ def forward_scans(nest: Nest, stem: str) -> Pieces:
         inner = tuple(a for a in axes if a not in space)
         store = Store(name, (flat(axes),), rewrite(scan), inner)
         outer = tuple(Axis(a) for a in axes if a in space)
-        nests.append(_turned(nest_of(outer, (store,), pool)))
+        nests.append(turned(nest_of(outer, (store,), pool)))
         known[store.value] = Load(name, (flat(axes),), scan.dtype)
         rewrite = Rewriter(node=known.get)
     rest = nest_of(nest.space, tuple(mapped(s, rewrite) for s in nest.stores), pool)
@@ -50,12 +50,14 @@ def _axes(scan: Scanned, space: tuple[Var, ...]) -> tuple[Var, ...]:
     return (*(a for a in space if a in free), *others, scan.axis)
 
 
-def _turned(nest: Nest) -> Nest:
-    """The nest with a reversed scan's axis counted from its end."""
-    turned = {e.axis for e in nest.scans if e.reverse}
-    if not turned:
+def turned(nest: Nest) -> Nest:
+    """The nest with the axis of its scans counted from its end, if all go backwards along one."""
+    ways = {(e.axis, e.reverse) for e in nest.scans}
+    if len(ways) != 1:
         return nest
-    (axis,) = turned
+    ((axis, reverse),) = ways
+    if not reverse:
+        return nest
     values: dict[Sym, Dim] = {axis: add(add(axis.extent, -1), mul(axis, -1))}
 
     def forward(e: Expr) -> Expr | None:
