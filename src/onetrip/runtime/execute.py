@@ -407,13 +407,18 @@ def _call(step: Step, layout: _Layout, backend: Backend) -> Action:
     function = resolve_target(step.target)
     if step.out:
         named["out"] = lambda frame: frame.tensors[outs[0]]
+    # An operator over programs may lay its results out otherwise than it said when it was traced.
+    over = isinstance(function, torch._ops.HigherOrderOperator)
+    forms = [_shape_function(v.type, layout) if over else None for v in step.outputs]
 
     def call(frame: Frame) -> None:
         result = function(*fill(frame), **{k: f(frame) for k, f in named.items()})
         if isinstance(result, dict):
             result = tuple(result.values())
         results = result if isinstance(result, tuple | list) else (result,)
-        for slot, r in zip(outs, results, strict=False):
+        for slot, form, r in zip(outs, forms, results, strict=False):
+            if form is not None and isinstance(r, Tensor):
+                r = restrided(r, form(frame.sizes)[1])
             frame.tensors[slot] = r
         for slot in launched:
             frame.pointers[slot] = frame.tensors[slot].data_ptr()
