@@ -86,8 +86,6 @@ def _terms(combine: torch.fx.Graph) -> tuple[Term, ...]:
 
 def _decay_place(combine: torch.fx.GraphModule) -> int | None:
     """Which of the two components is the product's; None where the combination is not affine."""
-    if len(combine.graph.find_nodes(op="placeholder")) != 4:
-        return None
     terms = _terms(combine.graph)
     for place in (0, 1):
         a, b = str(place), str(1 - place)
@@ -106,14 +104,17 @@ def _is_scan(node: torch.fx.Node) -> bool:
 def _operands(
     module: torch.fx.GraphModule, node: torch.fx.Node
 ) -> tuple[torch.fx.GraphModule, list[torch.fx.Node]] | None:
-    """(combination, scanned nodes) of a scan over two tensors and nothing else."""
+    """(combination, scanned nodes) of a scan over two tensors along their first dimension.
+
+    Whatever else the combination is given (sizes, where they are symbols) stands in one more list.
+    """
     combine, scanned, *rest = (*node.args, *node.kwargs.values())
     if not isinstance(combine, torch.fx.Node) or not isinstance(scanned, Sequence):
         return None
     found = operator.attrgetter(str(combine.target))(module) if combine.op == "get_attr" else None
     nodes = [x for x in scanned if isinstance(x, torch.fx.Node)]
-    more = any(not isinstance(x, Sequence) or len(x) for x in rest)
-    if not isinstance(found, torch.fx.GraphModule) or len(nodes) != 2 or more:
+    lists = all(isinstance(x, Sequence) for x in rest)
+    if not isinstance(found, torch.fx.GraphModule) or len(nodes) != 2 or not lists:
         return None
     return found, nodes
 
@@ -122,7 +123,7 @@ def _compiled(nodes: Sequence[torch.fx.Node]) -> bool:
     """Whether the scanned tensors are plain floating-point ones of one shape."""
     values = [n.meta.get("example_value") for n in nodes]
     tensors = [v for v in values if isinstance(v, Tensor) and plain(v) and v.is_floating_point()]
-    return len(tensors) == len(nodes) and len({t.shape for t in tensors}) == 1
+    return len(tensors) == len(nodes) and all(t.shape == tensors[0].shape for t in tensors)
 
 
 def _turned(node: torch.fx.Node) -> torch.fx.Node | None:
