@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from onetrip.frontend.ahead import capture_graphs
 from onetrip.frontend.offdevice import device_at_hand, gradients_without_engine
+from onetrip.frontend.torch_fx import import_graph
 
 
 class Doubled(torch.autograd.Function):
@@ -134,3 +135,5 @@ def test_a_constant_tensor_moves_to_a_device_that_is_not_there() -> None:
         model, torch.randn(3, requires_grad=True), device=torch.device("cuda", 0), training=True
     )
     assert [g.role for g in graphs] == ["forward", "backward"]
+    calls = [n for g in graphs for n in import_graph(g.module).graph.nodes]
+    assert not [n for n in calls if n.op == "extern"], "nothing moves where there is nothing"

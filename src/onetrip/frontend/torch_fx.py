@@ -353,11 +353,16 @@ def _check_devices(node: fx.Node) -> None:
     for n in (node, *node.all_input_nodes):
         val = n.meta.get("val")
         for t in val if isinstance(val, tuple | list) else (val,):
-            if isinstance(t, Tensor) and (t.dim() or n is node):
+            if isinstance(t, Tensor) and (n is node or (t.dim() and not _is_empty(t))):
                 devices.add(t.device)
     if len(devices) > 1:
         names = ", ".join(sorted(map(str, devices)))
         raise Unsupported(f"{node.target} moves data between devices ({names})")
+
+
+def _is_empty(t: Tensor) -> bool:
+    count = t.numel()
+    return isinstance(count, int) and count == 0
 
 
 def _fit(
