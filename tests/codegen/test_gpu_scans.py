@@ -69,6 +69,20 @@ def columns() -> cases.Case:
     return cases.Case(Nest((Axis(c),), buffers, stores))
 
 
+def widened() -> cases.Case:
+    """A recurrence over more axes than any tensor it reads: rows times columns."""
+    c, t = Var("p0", 20), Var("r0", LONG)
+    rate, drive = Load("x", (t,), dt.f32), Load("w", (c,), dt.f32)
+    value = Scanned("affine", t, (rate, apply("mul", rate, drive)), 1, dt.f32)
+    stores = (Store("y", (t * 20 + c,), value, (t,)),)
+    buffers = (
+        cases.buffer("x", dt.f32, LONG),
+        cases.buffer("w", dt.f32, 20),
+        cases.written("y", dt.f32, 20 * LONG),
+    )
+    return cases.Case(Nest((Axis(c),), buffers, stores))
+
+
 def symbolic() -> cases.Case:
     n = Size("n")
     t = Var("r0", n)
@@ -101,6 +115,7 @@ CASES: dict[str, Callable[[], cases.Case]] = {
     "after a reduction": centred,
     "before a reduction": summed,
     "columns": columns,
+    "widened": widened,
     "symbolic": symbolic,
 }
 
@@ -141,3 +156,9 @@ def test_an_exclusive_use_reads_no_future() -> None:
     found = cases.run_triton(cases.plan(case), arrays)["y0"]
     assert np.isnan(found[:LONG]).sum() == LONG - 5
     assert not np.isnan(found[LONG:]).any()
+
+
+def test_tiles_lie_along_the_widest_tensor() -> None:
+    """What is stored is 20 times what is read: its contiguous axis has the lanes."""
+    (kernel,) = cases.plan(widened()).kernels
+    assert kernel.family == "column"

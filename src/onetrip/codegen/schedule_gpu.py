@@ -17,7 +17,6 @@ from dataclasses import replace
 
 from ..base.affine import coefficient
 from ..base.sym import Dim, Var
-from ..ir.expr import Load
 from ..ir.kernel import Facts, Kernel
 from ..ir.nest import Axis, AxisKind, Buffer, Nest
 from ..target import Target
@@ -198,7 +197,7 @@ def _reduction_tiling(nest: Nest, target: Target) -> Tiling:
     space = [a.var for a in nest.space]
     columns = next((a for a in reversed(space) if a in contiguous), None)
     if columns is not None and not any(a in contiguous for a in inner):
-        return _columns(space, columns, inner)
+        return _columns(space, columns, inner, bool(nest.scans))
     return _rows(nest, contiguous, target)
 
 
@@ -289,12 +288,14 @@ def _rows_together(space: list[Var], whole: int, target: Target) -> int:
     return rows
 
 
-def _columns(space: list[Var], columns: Var, inner: tuple[Var, ...]) -> Tiling:
+def _columns(space: list[Var], columns: Var, inner: tuple[Var, ...], scans: bool) -> Tiling:
+    """Half as many elements a thread for scans: each component lies there twice, as prefix too."""
+    budget, each = (WALK // 2, 8) if scans else (WALK, 16)
     wide = _power(columns.extent, SQUARE)
     lanes = {a: wide if a is columns else 1 for a in space}
-    lanes |= _share(list(reversed(inner)), WALK // wide)
+    lanes |= _share(list(reversed(inner)), budget // wide)
     tile = wide * math.prod(lanes[a] for a in inner)
-    return Tiling(lanes, max(1, min(8, tile // 512)), "column")
+    return Tiling(lanes, max(1, min(8, tile // (32 * each))), "column")
 
 
 def _share(order: Iterable[Var], budget: int) -> dict[Var, int]:
@@ -389,12 +390,23 @@ def _offsets(nest: Nest) -> list[Dim]:
 
 
 def _unit_axes(nest: Nest) -> set[Var]:
-    """Axes along which the widest loads of the nest are contiguous."""
+    """Axes along which the widest loads of the nest are contiguous.
+
+    A scan may store a wider tensor than any it reads; then its stores decide.
+    """
+    loads = [e.index[0] for e in nest.loads if e.index]
+    stores = [s.index[0] for s in nest.stores if s.index and nest.scans]
     axes = [*(a.var for a in nest.space), *inner_axes(nest)]
-    loads: list[Load] = [e for e in nest.loads if e.index]
-    varied = {e: sum(coefficient(e.index[0], a) != 0 for a in axes) for e in loads}
-    most = max(varied.values(), default=0)
-    return {a for a in axes for e in loads if varied[e] == most and coefficient(e.index[0], a) == 1}
+
+    def varied(offset: Dim) -> int:
+        return sum(coefficient(offset, a) != 0 for a in axes)
+
+    most = max(map(varied, loads), default=0)
+    widest = [o for o in loads if varied(o) == most]
+    wider = max(map(varied, stores), default=0)
+    if wider > most:
+        widest = [o for o in stores if varied(o) == wider]
+    return {a for a in axes for o in widest if coefficient(o, a) == 1}
 
 
 def _power(extent: Dim, most: int) -> int:

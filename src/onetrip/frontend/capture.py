@@ -1,9 +1,9 @@
 """One capture for planning and compiling: a torch program becomes functional ATen graphs.
 
-    Dynamo -> our operators for attention and dropout (`rewrite`) -> AOTAutograd, composites kept
-    whole -> our seeded operators for random calls (`seeded`) -> masks in the form that fast
-    attention takes (`masks`) -> forward and backward -> calls over lists of tensors taken apart
-    (`foreach`)
+    Dynamo -> our operators for attention, dropout and recurrences (`rewrite`) -> AOTAutograd,
+    composites kept whole -> our seeded operators for random calls (`seeded`) -> masks in the form
+    that fast attention takes (`masks`) -> forward and backward -> calls over lists of tensors taken
+    apart (`foreach`)
 
 `make_backend` does it for a program that runs; `capture_graphs` for one that does not, on fake
 tensors of any device. Both see the same graphs. It must not know our own IR, plans or kernels.
