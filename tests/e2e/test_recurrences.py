@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from checks import compiled
 from torch import Tensor
 from torch._higher_order_ops.associative_scan import associative_scan_op
 from zoo import build as model_of
-from zoo_triton import texts
+from zoo_triton import check, texts
 
 from onetrip.api.backend import runner
 from onetrip.api.devices import interpreted
@@ -234,3 +235,22 @@ def test_a_state_space_model_has_no_call_of_its_own_on_a_gpu() -> None:
     made = texts(analyzed, target)
     assembled = assemble_all([t for t, _ in made.values()], target)
     assert not any(a.spill_bytes for a in assembled)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_state_space_model_is_right(training: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model's own call, on the way that it takes on a GPU."""
+
+    def pointwise(combine: Callable[..., Any], leaves: Any, dim: int, **how: Any) -> Any:
+        def flat(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> list[Tensor]:
+            return list(combine((a, b), (c, d)))
+
+        return scanned(flat, dim, False)(*leaves)
+
+    # The package exports the function under the name of its module.
+    module = importlib.import_module("torch._higher_order_ops.associative_scan")
+    monkeypatch.setattr(module, "associative_scan", pointwise)
+    ours, found = check("mamba", torch.float32, training)
+    assert found.by_name and not found.wrong, found.wrong
+    nodes = [n.op for a in ours.analyzed for n in a.plan.graph.nodes]
+    assert nodes.count("affine_scan") == 1 + training
