@@ -228,3 +228,18 @@ def test_reset_clears_what_was_compiled() -> None:
     assert not builds
     check(chain, torch.randn(50))
     assert builds["compiled"] == 1
+
+
+@pytest.mark.parametrize("count", [40, 300])
+def test_any_number_of_tensors_can_be_joined(count: int) -> None:
+    """One operator larger than a fused group may be; and one that no kernel takes in."""
+    xs = [torch.randn(8, 5, 7)[:, ::2, 1:] for _ in range(count)]
+
+    def joined(*xs: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.stack([x * 2 for x in xs], 1).relu() + 1, torch.cat(xs, 1).sum(1)
+
+    torch._dynamo.reset()
+    found = torch.compile(joined, backend="onetrip")(*xs)
+    for mine, theirs in zip(found, joined(*xs), strict=True):
+        torch.testing.assert_close(mine, theirs)
+        assert mine.stride() == theirs.stride()

@@ -35,6 +35,10 @@ _LAYOUT_ARGUMENTS = frozenset({"memory_format", "layout", "pin_memory", "non_blo
 """Arguments that say where and how a result lies: its own type says that already."""
 
 
+MOST_OPERANDS = 64
+"""Tensors that one kernel joins: each element asks in turn which of them it comes from."""
+
+
 @dataclass(frozen=True)
 class Imported:
     """A graph, the constants behind its last inputs (tensors, and the graphs that a higher-order
@@ -218,6 +222,7 @@ class _Importer:
                 check_owned(node, arguments)
             assert isinstance(node.target, torch._ops.OpOverload)
             operands, attrs = _fit(form, node.target, known)
+            _check_count(operands)
             attrs = with_overflow(op.name, attrs)
             numbers: tuple[Node, ...] = ()
             if isinstance(op.body, Opaque):
@@ -361,8 +366,13 @@ def _check_devices(node: fx.Node) -> None:
 
 
 def _is_empty(t: Tensor) -> bool:
-    count = t.numel()
+    count: Any = t.numel()
     return isinstance(count, int) and count == 0
+
+
+def _check_count(operands: tuple[Operand, ...]) -> None:
+    if len(operands) > MOST_OPERANDS:
+        raise Unsupported(f"{len(operands)} operands, one kernel takes at most {MOST_OPERANDS}")
 
 
 def _fit(

@@ -12,6 +12,7 @@ Knows nothing of iteration spaces: a closed value stands over its own axes.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -99,14 +100,20 @@ class Closing:
         self._sites: dict[tuple[Place, int], Site] = {}
         self._names: dict[Place, tuple[str, ...]] = {}
 
-    def close(self, names: Sequence[str], members: Sequence[str]) -> dict[str, Closed]:
+    def close(
+        self, names: Sequence[str], members: Sequence[str], *, bounded: bool = True
+    ) -> dict[str, Closed]:
         """The closed form of each of `names` in a group; members come producers first.
+
+        Args:
+            bounded: whether a group of too many places is refused.
 
         Raises:
             NoNestError: `size`, `guarded-reduction`, or a scan read at a shifted index.
         """
         above = self._ancestors(members)
-        return {name: self._close(name, above) for name in names}
+        most = MAX_SITES if bounded else sys.maxsize
+        return {name: self._close(name, above, most) for name in names}
 
     def _ancestors(self, members: Sequence[str]) -> dict[str, int]:
         """For each member the members that it is made from and itself, as bits."""
@@ -121,12 +128,12 @@ class Closing:
             above[name] = mask
         return above
 
-    def _close(self, name: str, above: Mapping[str, int]) -> Closed:
+    def _close(self, name: str, above: Mapping[str, int], most: int) -> Closed:
         nest = self.nests[name]
         store = nest.stores[0]
-        root = self._site((name, store.index, None), above)
+        root = self._site((name, store.index, None), above, most)
         places: dict[str, Index] = {}
-        for site in _in_order(root):
+        for site in _in_order(root, most):
             places.setdefault(site.name, site.index)
         folds: list[Folding] = []
         for e in walk((root.value,)):
@@ -139,7 +146,7 @@ class Closing:
 
     # -------------------------------------------------------------- sites
 
-    def _site(self, wanted: Place, above: Mapping[str, int]) -> Site:
+    def _site(self, wanted: Place, above: Mapping[str, int], most: int) -> Site:
         """The site at a place, after those that it uses: never a deep recursion."""
         stack, made = [wanted], 0
         while stack:
@@ -151,7 +158,7 @@ class Closing:
                     continue
                 self._sites[self._key(place, above)] = self._resolve(place, below, above)
                 made += 1
-                if made > MAX_SITES:
+                if made > most:
                     raise _too_large()
             stack.pop()
         return self._sites[self._key(wanted, above)]
@@ -251,7 +258,7 @@ def _read_at(place: Place) -> dict[str, None]:
     return {name: None, **{e.buffer: None for e in loads if isinstance(e, Load)}}
 
 
-def _in_order(root: Site) -> list[Site]:
+def _in_order(root: Site, most: int) -> list[Site]:
     """Every site of a value, each after those that it uses."""
     seen = {root}
     order: list[Site] = []
@@ -265,7 +272,7 @@ def _in_order(root: Site) -> list[Site]:
         fresh = [s for s in site.below if s not in seen]
         seen.update(fresh)
         stack.extend((s, False) for s in fresh)
-        if len(seen) > MAX_SITES:
+        if len(seen) > most:
             raise _too_large()
     return order
 

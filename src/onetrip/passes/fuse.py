@@ -40,6 +40,8 @@ def fuse(
     nests: Mapping[str, Nest],
     stored: frozenset[str],
     closing: Closing | None = None,
+    *,
+    bounded: bool = True,
 ) -> Nest | Unfusable:
     """One nest that computes the stored values of a group.
 
@@ -48,15 +50,20 @@ def fuse(
         nests: the nest of each value, with one store each (passes/lower.py).
         stored: the members that must exist in memory afterwards.
         closing: of these nests: what it remembers makes the next group cheaper.
+        bounded: whether too large a group is refused; one that is a single operator's cannot be.
     """
     try:
-        return _fuse(members, nests, stored, closing or Closing(nests))
+        return _fuse(members, nests, stored, closing or Closing(nests), bounded)
     except NoNestError as failure:
         return failure.reason
 
 
 def _fuse(
-    members: Sequence[str], nests: Mapping[str, Nest], stored: frozenset[str], closing: Closing
+    members: Sequence[str],
+    nests: Mapping[str, Nest],
+    stored: frozenset[str],
+    closing: Closing,
+    bounded: bool,
 ) -> Nest:
     scattered = [m for m in members if nests[m].stores[0].combine is not Combine.SET]
     if scattered and len(members) > 1:
@@ -64,14 +71,14 @@ def _fuse(
             "scatter", "an accumulating store shares its kernel with none", *scattered
         )
     wanted = [name for name in members if name in stored]
-    closed = {n: Aligned.of(c) for n, c in closing.close(wanted, members).items()}
+    closed = {n: Aligned.of(c) for n, c in closing.close(wanted, members, bounded=bounded).items()}
     space, placed = _align(_anchor(closed), closed)
     inner = [_inner(c, space) for c in placed]
     _check_reductions(space, placed)  # before equal names hide an axis of another reduction
     stores = _stores(placed, inner, space, nests)
     axes = tuple(Axis(Var(f"p{k}", v.extent)) for k, v in enumerate(space))
     nest = Nest(axes, _buffers(stores, [nests[m] for m in members]), stores)
-    if len(nest.expressions) > MAX_EXPRESSIONS:
+    if bounded and len(nest.expressions) > MAX_EXPRESSIONS:
         raise NoNestError("size", f"{len(nest.expressions)} expressions, at most {MAX_EXPRESSIONS}")
     return nest
 

@@ -92,12 +92,21 @@ class Evaluator:
         key, names = self._structure(members, frozenset(stored))
         entry = self._memo.get(key)
         if entry is None:
-            entry = self._memo[key] = _Entry(names, self._price(members, frozenset(stored)))
+            nest = self.nest(atoms, stored)
+            found = nest if isinstance(nest, Unfusable) else self.price_nest(nest)
+            entry = self._memo[key] = _Entry(names, found)
         return _renamed(entry, names)
 
     def nest(self, atoms: tuple[int, ...], stored: Names) -> Nest | Unfusable:
         """The nest of a group."""
-        return fuse(self.index.members(atoms), self.index.nests, frozenset(stored), self._closing)
+        self.fused += 1
+        return fuse(
+            self.index.members(atoms),
+            self.index.nests,
+            frozenset(stored),
+            self._closing,
+            bounded=len(atoms) > 1,
+        )
 
     def library(self, atom: Atom) -> Priced:
         """The price of a library call: every operand read once, every output written once."""
@@ -108,13 +117,6 @@ class Evaluator:
         writes = tuple((v.name, self.value_bytes(v.name)) for v in atom.node.outputs)
         cost = library_cost(atom.node, tuple(reads.items()), writes, self.target, hints=self.hints)
         return Priced(cost, None, False)
-
-    def _price(self, members: Names, stored: frozenset[str]) -> Priced | Unfusable:
-        self.fused += 1
-        nest = fuse(members, self.index.nests, stored, self._closing)
-        if isinstance(nest, Unfusable):
-            return nest
-        return self.price_nest(nest)
 
     def price_nest(self, nest: Nest) -> Priced:
         """The price of the kernel generated for a nest."""

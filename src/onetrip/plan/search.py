@@ -148,7 +148,7 @@ def _index(graph: Graph, nests: Mapping[str, Nest]) -> Index:
 
 def _is_stuck(index: Index, atom: int) -> bool:
     members = index.members((atom,))
-    return isinstance(fuse(members, index.nests, frozenset(members[-1:])), Unfusable)
+    return isinstance(fuse(members, index.nests, frozenset(members[-1:]), bounded=False), Unfusable)
 
 
 # ------------------------------------------------------------------ constraints
