@@ -10,8 +10,8 @@ from __future__ import annotations
 import importlib.util
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -26,6 +26,7 @@ from .cache import Cache, content_key
 
 INDEX_LIMIT = (1 << 31) - (1 << 20)
 ALIGNED = 16
+PARSE_ATTEMPTS = 4
 _lock = threading.RLock()
 _modules: dict[str, Any] = {}
 
@@ -291,16 +292,24 @@ def current_stream(device: int) -> int:
     return int(triton.runtime.driver.active.get_current_stream(device))
 
 
+def _once_more(attempt: Callable[[], Any]) -> Any:
+    """CPython counts the depth of `ast.parse` once for all threads, and gives a SystemError where
+    another thread's parsing changed the count; the text is fine, and a later attempt succeeds."""
+    for _ in range(PARSE_ATTEMPTS - 1):
+        with suppress(SystemError):
+            return attempt()
+    return attempt()
+
+
 def compiled(source: Any, module: TritonModule, target: Any) -> Any:
     """Triton's compiled kernel; `target` None means the device at hand.
 
     Raises:
         ToolchainError: Triton or the assembler rejects the text.
     """
+    options = compile_options(module.warps, module.stages)
     try:
-        return triton.compile(
-            source, target=target, options=compile_options(module.warps, module.stages)
-        )
+        return _once_more(lambda: triton.compile(source, target=target, options=options))
     except Exception as error:
         raise ToolchainError(
             f"Triton rejects the generated kernel {module.name}",
