@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from checks import check, compiled
+from torch import Tensor
 
 from onetrip.api.backend import builds
 from onetrip.base.errors import ToolchainError, UsageError

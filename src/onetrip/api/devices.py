@@ -18,7 +18,7 @@ from ..ir.nest import Nest
 from ..runtime.build_cpp import CppUnit
 from ..runtime.cache import Cache
 from ..runtime.cpu import CpuBackend
-from ..runtime.execute import Backend, BoundLaunch
+from ..runtime.frame import Backend, BoundLaunch
 from ..target import Target, load
 from .passed import show
 

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from .build_cpp import CppUnit, build
 from .cache import Cache
-from .execute import Action, BoundLaunch, Frame
+from .frame import Action, BoundLaunch, Frame
 from .pages import advise_huge
-from .pool import empty_strided
+from .pool import empty_strided, maker_of
 
 
 class OutOfRangeError(IndexError, RuntimeError):
@@ -74,6 +74,12 @@ class CpuBackend:
     def empty(self, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> Tensor:
         """An output on reused pages."""
         return empty_strided(shape, strides, dtype)
+
+    def maker(
+        self, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype
+    ) -> Callable[[], Tensor]:
+        """What makes outputs of one form on reused pages."""
+        return maker_of(tuple(shape), tuple(strides), dtype)
 
 
 def _function(libraries: Sequence[ctypes.CDLL], k: int) -> Callable[..., int]:

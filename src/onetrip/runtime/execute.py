@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,72 +20,11 @@ from torch import Tensor
 from ..base.host import HOST, Computed
 from ..base.sym import Dim, Sym
 from ..ir.graph import Ref, Scalar, Value
-from ..ir.kernel import Kernel
 from ..ir.program import Alias, Alloc, Bind, Call, Free, Launch, Program, Step, Update
 from ..ir.types import TensorType
+from .frame import Action, Backend, BoundLaunch, Frame
 from .inputs import Writes, restrided
 from .resolve import Sizes, constant, dim_function, resolve_target, torch_dtype
-
-
-@dataclass(eq=False)
-class Frame:
-    """The state of one call in flight.
-
-    Attributes:
-        pointers: addresses by slot; kernels take their buffers from here.
-        tensors: tensors by slot, where a library call, an alias or the caller needs one.
-        sizes: symbolic sizes, in the program's order.
-        arena: the scratch memory behind values with an offset; None when there is none.
-        queue: where all work of the call is issued: a stream's handle.
-    """
-
-    pointers: Any
-    tensors: list[Any]
-    sizes: Sizes
-    arena: Tensor | None = None
-    base: int = 0
-    queue: int = 0
-
-
-@dataclass(frozen=True)
-class BoundLaunch:
-    """A kernel with the slots of its buffers and the positions of its sizes."""
-
-    kernel: Kernel
-    slots: tuple[int, ...]
-    sizes: tuple[int, ...]
-
-
-Action = Callable[[Frame], None]
-
-
-class Backend(Protocol):
-    """Builds runs of kernels and provides memory."""
-
-    @property
-    def device(self) -> torch.device:
-        """Where values lie."""
-        ...
-
-    def build(self, segments: Sequence[Sequence[BoundLaunch]]) -> list[Action]:
-        """One action for each run of consecutive launches; all are built at once."""
-        ...
-
-    def queue(self) -> int:
-        """The queue work is issued on now: a stream's handle; 0 where work is done at once."""
-        ...
-
-    def capturing(self) -> bool:
-        """Whether work issued now is recorded for later replays instead of done."""
-        ...
-
-    def arena(self, size: int) -> Tensor:
-        """`size` bytes of scratch memory (uint8)."""
-        ...
-
-    def empty(self, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """An output tensor, uninitialized."""
-        ...
 
 
 @dataclass
@@ -100,7 +39,8 @@ class Executable:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        self._layout = _Layout(self.program)
+        lasting = frozenset(range(len(self.program.inputs))) - self.checked
+        self._layout = _Layout(self.program, lasting)
         self._actions = _compile_steps(self.program, self._layout, self.backend)
         self._results = [_result(o, self._layout) for o in self.program.outputs]
         self._inputs = [
@@ -170,7 +110,11 @@ class Executable:
 class _Layout:
     """Slots of a program's values, and what of its frames never changes."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, lasting: Iterable[int] = ()) -> None:
+        """
+        Args:
+            lasting: positions of inputs that are the same tensors at each call.
+        """
         self.program = program
         self.slots: dict[str, int] = {}
         self.types: dict[str, TensorType] = {}
@@ -184,6 +128,7 @@ class _Layout:
         self.launched = {a for s in program.steps if isinstance(s, Launch) for a in s.arguments}
         self.as_tensor = self._needed_as_tensors()
         self.kept: set[int] = set()
+        self.lasting = {self.slots[program.inputs[k].name] for k in lasting}
         self.fixed: list[Action] = []
         self.symbolic_arena = not isinstance(program.arena_bytes, int)
 
@@ -315,9 +260,13 @@ def _alloc(step: Step, layout: _Layout, backend: Backend) -> Action | None:
     return None
 
 
+def _is_static(t: TensorType) -> bool:
+    return all(isinstance(d, int) for d in (*t.shape, *t.strides))
+
+
 def _shape_function(t: TensorType, layout: _Layout) -> Callable[[Sizes], tuple[Any, Any]]:
     sizes = layout.program.sizes
-    if all(isinstance(d, int) for d in (*t.shape, *t.strides)):
+    if _is_static(t):
         fixed = (t.shape, t.strides)
         return lambda _: fixed
     shape = [dim_function(d, sizes) for d in t.shape]
@@ -328,12 +277,12 @@ def _shape_function(t: TensorType, layout: _Layout) -> Callable[[Sizes], tuple[A
 def _alloc_output(step: Alloc, layout: _Layout, backend: Backend) -> Action:
     slot = layout.slots[step.value.name]
     dtype = torch_dtype(step.value.type.dtype)
-    form = _shape_function(step.value.type, layout)
-    empty = backend.empty
+    t = step.value.type
+    form, empty = _shape_function(t, layout), backend.empty
+    make = backend.maker(*form(()), dtype) if _is_static(t) else None
 
     def allocate(frame: Frame) -> None:
-        shape, strides = form(frame.sizes)
-        made = empty(shape, strides, dtype)
+        made = empty(*form(frame.sizes), dtype) if make is None else make()
         frame.tensors[slot] = made
         frame.pointers[slot] = made.data_ptr()
 
@@ -381,14 +330,27 @@ def _alias(step: Step, layout: _Layout, backend: Backend) -> Action | None:
     size = step.value.type.dtype.itemsize
     wanted, launched = name in layout.as_tensor, name in layout.launched
 
+    # A parameter is the same tensor at each call, and so may its views be.
+    remembered: list[tuple[Tensor, int, Tensor] | None] = [None]
+    lasting = source in layout.lasting and _is_static(step.value.type)
+    if lasting:
+        layout.lasting.add(slot)
+
+    def view_of(t: Tensor, moved: int, sizes: Sizes) -> Tensor:
+        known = remembered[0]
+        if known is not None and known[0] is t and known[1] == t.data_ptr():
+            return known[2]
+        made = t.as_strided(*form(sizes), t.storage_offset() + moved)
+        if lasting:
+            remembered[0] = (t, t.data_ptr(), made)
+        return made
+
     def view(frame: Frame) -> None:
         moved = shift(frame.sizes)
         if launched:
             frame.pointers[slot] = (frame.pointers[source] or 0) + moved * size
         if wanted:
-            shape, strides = form(frame.sizes)
-            t = frame.tensors[source]
-            frame.tensors[slot] = t.as_strided(shape, strides, t.storage_offset() + moved)
+            frame.tensors[slot] = view_of(frame.tensors[source], moved, frame.sizes)
 
     if source in layout.kept:
         layout.kept.add(slot)

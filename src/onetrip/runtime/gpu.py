@@ -10,6 +10,7 @@ import ctypes
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from ..base.float8 import LAYOUTS
 from ..base.sym import Sym, evaluate
 from ..ir.kernel import Kernel
 from .cache import Cache
-from .execute import Action, BoundLaunch, Frame
+from .frame import Action, BoundLaunch, Frame
 from .resolve import torch_dtype
 from .triton_build import TritonLaunch, TritonModule, current_stream
 
@@ -72,6 +73,13 @@ class GpuBackend:
     def empty(self, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> Tensor:
         """An output from the framework's allocator."""
         return torch.empty_strided(tuple(shape), tuple(strides), dtype=dtype, device=self.device)
+
+    def maker(
+        self, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype
+    ) -> Callable[[], Tensor]:
+        """What makes outputs of one form from the framework's allocator."""
+        form = (tuple(shape), tuple(strides))
+        return partial(torch.empty_strided, *form, dtype=dtype, device=self.device)
 
 
 def _launched(bound: Sequence[tuple[BoundLaunch, TritonLaunch]], device: torch.device) -> Action:

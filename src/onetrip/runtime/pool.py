@@ -15,6 +15,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -162,9 +163,22 @@ outputs = OutputPool()
 
 def empty_strided(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """An uninitialized CPU tensor, on pages of `outputs` where it is large enough to gain."""
-    elements = 1
-    for size, step in zip(shape, stride, strict=True):
-        if size == 0:
-            return torch.empty_strided(shape, stride, dtype=dtype)
-        elements += (size - 1) * step
-    return outputs.empty(shape, stride, dtype, elements * dtype.itemsize)
+    return outputs.empty(shape, stride, dtype, _bytes_of(shape, stride, dtype))
+
+
+def maker_of(
+    shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype
+) -> Callable[[], torch.Tensor]:
+    """What makes tensors as `empty_strided` does, of one form."""
+    nbytes = _bytes_of(shape, stride, dtype)
+    if nbytes < SMALLEST:
+        return partial(torch.empty_strided, shape, stride, dtype=dtype)
+    return partial(outputs.empty, shape, stride, dtype, nbytes)
+
+
+def _bytes_of(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> int:
+    """Bytes from the first element to the last; 0 where there is none."""
+    if 0 in shape:
+        return 0
+    reach = sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
+    return (1 + reach) * dtype.itemsize
