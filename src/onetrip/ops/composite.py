@@ -13,6 +13,8 @@ from .rules import check_compiled, normal_dim, normal_dims
 from .schema import Attrs, Builder, Composite, Form, Kind, Op, Sample, TypeRule
 
 Outputs = tuple[Value | None, ...]
+CHANNEL_SUM = {"accumulate": "f64"}
+"""How eager's batch norms on a CPU add over a channel; a GPU's add in f32."""
 ABSENT = TensorType.dense(u8, (0,))
 """The type that stands for an output which the call does not return."""
 

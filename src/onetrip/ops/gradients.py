@@ -16,6 +16,7 @@ from ..ir.graph import Node, Value
 from ..ir.types import TensorType
 from .composite import (
     ABSENT,
+    CHANNEL_SUM,
     Outputs,
     composite,
     convert,
@@ -81,13 +82,19 @@ def _row_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
 
 
 def _row_gradient(
-    build: Builder, g: Value, normal: Value, scale: Value, dims: tuple[int, ...], centred: bool
+    build: Builder,
+    g: Value,
+    normal: Value,
+    scale: Value,
+    dims: tuple[int, ...],
+    centred: bool,
+    **how: str,
 ) -> Value:
     """scale (g - [mean(g)] - normal mean(g normal)); the middle term for centred norms only."""
-    along = build("mean", build("mul", g, normal), dim=dims, keepdim=True)
+    along = build("mean", build("mul", g, normal), dim=dims, keepdim=True, **how)
     rest = build("sub", g, build("mul", normal, along))
     if centred:
-        rest = build("sub", rest, build("mean", g, dim=dims, keepdim=True))
+        rest = build("sub", rest, build("mean", g, dim=dims, keepdim=True, **how))
     return build("mul", rest, scale)
 
 
@@ -235,14 +242,17 @@ def _batch_backward(build: Builder, node: Node) -> Outputs:
     assert mean is not None and scale is not None
     mean, scale = (per_channel(build, wide(build, v), rank) for v in (mean, scale))
     normal = build("mul", build("sub", x, mean), scale)
-    db, dw = build("sum", g, dim=dims), build("sum", build("mul", g, normal), dim=dims)
+    db = build("sum", g, dim=dims, **CHANNEL_SUM)
+    dw = build("sum", build("mul", g, normal), dim=dims, **CHANNEL_SUM)
     weight = parts["weight"]
     weighted = g
     if weight is not None:
         weighted = build("mul", g, per_channel(build, wide(build, weight), rank))
-    dx = _row_gradient(build, weighted, normal, scale, dims, True) if trained else build(
-        "mul", weighted, scale
-    )  # fmt: skip
+    dx = (
+        _row_gradient(build, weighted, normal, scale, dims, True, **CHANNEL_SUM)
+        if trained
+        else build("mul", weighted, scale)
+    )
     return finish(build, node, [dx, dw, db])
 
 

@@ -17,6 +17,7 @@ from ..ir.graph import Node, Value
 from ..ir.types import TensorType
 from .composite import (
     ABSENT,
+    CHANNEL_SUM,
     Outputs,
     composite,
     convert,
@@ -102,11 +103,14 @@ def _np_safe_softmax(x: Any, at: Attrs) -> Any:
 # ---------------------------------------------------------------- statistics of rows
 
 
-def moments(build: Builder, x: Value, dims: tuple[int, ...]) -> tuple[Value, Value, Value]:
+def moments(
+    build: Builder, x: Value, dims: tuple[int, ...], **how: str
+) -> tuple[Value, Value, Value]:
     """(mean, x - mean, mean of its squares), reduced dimensions kept."""
-    mean = build("mean", x, dim=dims, keepdim=True)
+    mean = build("mean", x, dim=dims, keepdim=True, **how)
     centred = build("sub", x, mean)
-    return mean, centred, build("mean", build("mul", centred, centred), dim=dims, keepdim=True)
+    squares = build("mul", centred, centred)
+    return mean, centred, build("mean", squares, dim=dims, keepdim=True, **how)
 
 
 def inverse_deviation(build: Builder, variance: Value, eps: float) -> Value:
@@ -312,7 +316,7 @@ def _training(build: Builder, node: Node, has_running: bool) -> list[Value]:
     """Statistics of the batch, then as in evaluation; running ones move by `momentum`."""
     x = wide(build, tensor(node, 0))
     dims = tuple(k for k in range(x.type.rank) if k != 1)
-    mean, _, variance = moments(build, x, dims)
+    mean, _, variance = moments(build, x, dims, **CHANNEL_SUM)
     size = (x.type.shape[1],)
     mean, variance = (build("view", v, size=size) for v in (mean, variance))
     inverse = inverse_deviation(build, variance, node.attr["eps"])

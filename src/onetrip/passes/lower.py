@@ -41,19 +41,14 @@ def lower(graph: Graph, gpu: bool = False) -> dict[str, Nest]:
 
 def is_primitive(op: Op) -> bool:
     """Whether an operator lowers to a nest of its own."""
-    return isinstance(op.body, Elementwise | Scanning) or type(op.body) in _LOWERINGS
+    return type(op.body) in _LOWERINGS
 
 
 def lower_node(node: Node, gpu: bool = False) -> Nest:
     """The nest of one primitive node."""
     op = OPS[node.op]
     try:
-        if isinstance(op.body, Elementwise):
-            axes, inner, value = _elementwise(op.body, node, gpu)
-        elif isinstance(op.body, Scanning):
-            axes, inner, value = _scan(op.body, node, gpu)
-        else:
-            axes, inner, value = _LOWERINGS[type(op.body)](op, node)
+        axes, inner, value = _LOWERINGS[type(op.body)](op.body, node, gpu)
     except (ValueError, TypeError, KeyError, IndexError) as error:
         raise OnetripError(
             f"the body of {node.op} does not fit the node {node.name}",
@@ -115,15 +110,13 @@ def _elementwise(body: Elementwise, node: Node, gpu: bool) -> tuple[Index, tuple
     return axes, (), element(body, node, loaded, gpu)
 
 
-def _movement(op: Op, node: Node) -> tuple[Index, tuple[Var, ...], Expr]:
-    assert isinstance(op.body, Movement)
+def _movement(body: Movement, node: Node, gpu: bool) -> tuple[Index, tuple[Var, ...], Expr]:
     axes = output_axes(node.output)
-    return axes, (), op.body.read(axes, node)
+    return axes, (), body.read(axes, node)
 
 
-def _random(op: Op, node: Node) -> tuple[Index, tuple[Var, ...], Expr]:
+def _random(body: Random, node: Node, gpu: bool) -> tuple[Index, tuple[Var, ...], Expr]:
     """The last operand is the seed; the number drawn is that of the element's linear index."""
-    assert isinstance(op.body, Random)
     axes = output_axes(node.output)
     *rest, seed = node.inputs
     assert isinstance(seed, Value)
@@ -133,17 +126,16 @@ def _random(op: Op, node: Node) -> tuple[Index, tuple[Var, ...], Expr]:
     key = Load(seed.name, (0,) * seed.type.rank, seed.type.dtype)
     compute = node.output.type.dtype.compute
     operands = tuple(_operand(x, compute, axes) for x in rest)
-    return axes, (), op.body.body(operands, Rng(key, linear), node.attr)
+    return axes, (), body.body(operands, Rng(key, linear), node.attr)
 
 
 def _element(x: Value, at: Index) -> Expr:
     return cast(Load(x.name, at, x.type.dtype), x.type.dtype.compute)
 
 
-def _reduce(op: Op, node: Node) -> tuple[Index, tuple[Var, ...], Expr]:
-    assert isinstance(op.body, Reduce)
+def _reduce(body: Reduce, node: Node, gpu: bool) -> tuple[Index, tuple[Var, ...], Expr]:
     (x, *_) = node.values
-    reduced = op.body.axes(node)
+    reduced = body.axes(node)
     keeps = len(node.output.type.shape) == len(x.type.shape)
     axes = output_axes(node.output)
     kept = iter(a for k, a in enumerate(axes) if not (keeps and k in reduced))
@@ -159,11 +151,17 @@ def _reduce(op: Op, node: Node) -> tuple[Index, tuple[Var, ...], Expr]:
         at.append(axis)
         if isinstance(axis, Var):
             inner.append(axis)
-    lift = op.body.lift(_element(x, tuple(at)), position, node)
-    reduction = Reduction(op.body.monoid, tuple(inner), lift)
-    state = tuple(Reduced(reduction, k, e.dtype) for k, e in enumerate(lift))
+    lift = body.lift(_element(x, tuple(at)), position, node)
+    held = lift
+    if not gpu and node.attr.get("accumulate") == "f64":
+        held = tuple(cast(e, f64) if e.dtype is f32 else e for e in lift)
+    reduction = Reduction(body.monoid, tuple(inner), held)
+    state = tuple(
+        cast(Reduced(reduction, k, wide.dtype), e.dtype)
+        for k, (e, wide) in enumerate(zip(lift, held, strict=True))
+    )
     count = product([x.type.shape[k] for k in reduced])
-    return axes, (), op.body.finish(state if inner else lift, count, node)
+    return axes, (), body.finish(state if inner else lift, count, node)
 
 
 def _scan(body: Scanning, node: Node, gpu: bool) -> tuple[Index, tuple[Var, ...], Expr]:
@@ -180,8 +178,10 @@ def _scan(body: Scanning, node: Node, gpu: bool) -> tuple[Index, tuple[Var, ...]
     return axes, (axis,), Scanned(body.monoid, axis, lift, component, kind, reverse)
 
 
-_LOWERINGS: dict[type, Callable[[Op, Node], tuple[Index, tuple[Var, ...], Expr]]] = {
+_LOWERINGS: dict[type, Callable[[Any, Node, bool], tuple[Index, tuple[Var, ...], Expr]]] = {
+    Elementwise: _elementwise,
     Movement: _movement,
     Random: _random,
     Reduce: _reduce,
+    Scanning: _scan,
 }
