@@ -17,6 +17,7 @@ never a mask; their stream is the one of `philox`. They must not know graphs or 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -215,8 +216,17 @@ def _attention_backward(
         )
     sources = [*leaves, mask] if mask_gradient and mask is not None else leaves
     gradients = torch.autograd.grad(result, sources, gradient)
-    likes = [torch.empty_like(source, device="meta").stride() for source in sources]
-    return [_restrided(g, strides) for g, strides in zip(gradients, likes, strict=True)]
+    return [
+        _restrided(g, _like(tuple(source.shape), source.stride()))
+        for g, source in zip(gradients, sources, strict=True)
+    ]
+
+
+@functools.lru_cache(maxsize=1024)
+def _like(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides of what ``empty_like`` makes of a tensor of these."""
+    source = torch.empty_strided(shape, strides, device="meta")
+    return torch.empty_like(source).stride()
 
 
 def _attention_backward_fake(
