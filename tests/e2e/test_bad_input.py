@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import stat
 import subprocess
@@ -15,8 +16,10 @@ import torch
 from checks import check, compiled
 from torch import Tensor
 
-from onetrip.api.backend import builds
-from onetrip.base.errors import ToolchainError, UsageError
+from onetrip.api.backend import FaultWarning, builds
+from onetrip.base.errors import ToolchainError, UsageError, VerifyError
+
+backend_module = importlib.import_module("onetrip.api.backend")
 
 
 def chain(x: torch.Tensor) -> torch.Tensor:
@@ -244,3 +247,27 @@ def test_any_number_of_tensors_can_be_joined(count: int) -> None:
     for mine, theirs in zip(found, joined(*xs), strict=True):
         torch.testing.assert_close(mine, theirs)
         assert mine.stride() == theirs.stride()
+
+
+def test_a_fault_of_ours_stops_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a verifier finds before anything ran is said aloud, and the model runs in eager."""
+
+    def faulty(*_: Any) -> Any:
+        raise VerifyError("a Nest breaks the invariant: names are unique")
+
+    monkeypatch.setattr(backend_module, "analyze", faulty)
+    torch._dynamo.reset()
+    x = torch.randn(5)
+    with pytest.warns(FaultWarning, match="names are unique"):
+        found = torch.compile(lambda x: x.exp() + 1, backend="onetrip")(x)
+    assert torch.equal(found, x.exp() + 1)
+    assert builds["eager"] == 1
+
+
+def test_attention_lies_in_memory_as_eager_s_does() -> None:
+    """So that a view of it, inside the program or outside, is as valid as in eager."""
+    q = torch.randn(1, 2, 16, 8)
+    attend = torch.nn.functional.scaled_dot_product_attention
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda q: attend(q, q, q).view(2, -1) * 2, backend="onetrip")
+    torch.testing.assert_close(compiled(q), attend(q, q, q).view(2, -1) * 2)

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from onetrip.frontend import torch_ops
 from onetrip.frontend.philox import (
     dropout_scale,
     philox_block,
@@ -184,4 +183,18 @@ def test_a_gpu_result_follows_the_query_in_memory(layout: str) -> None:
         q, k, v = (t.detach().to("meta") for t in inputs(layout, grad=False))
         found: Any = ours.attention(q, k, v, None, False, None, False)
     assert found.stride() == q.stride()
-    assert torch_ops._attention_order(inputs(layout)[0], 4) == (0, 2, 1, 3)
+
+
+@pytest.mark.parametrize("width", [8, 4])
+@pytest.mark.parametrize("mask", [None, torch.ones(16, 16, dtype=torch.bool)])
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3), (2, 0, 1, 3), (0, 1, 3, 2)])
+def test_a_result_lies_as_the_library_s(
+    order: tuple[int, ...], mask: torch.Tensor | None, width: int
+) -> None:
+    shape = (2, 3, 16, 8)
+    stored = torch.randn([shape[axis] for axis in order])
+    query = stored.permute([order.index(axis) for axis in range(4)])
+    key, value = torch.randn(shape), torch.randn(2, 3, 16, width)
+    wanted = functional.scaled_dot_product_attention(query, key, value, mask)
+    found = ours.attention(query, key, value, mask, False, None, False)
+    assert found.stride() == wanted.stride()

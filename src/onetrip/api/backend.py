@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import fx
 
-from ..base.errors import CacheError, OnetripError, ToolchainError, Unsupported
+from ..base.errors import CacheError, ToolchainError, Unsupported, VerifyError
 from ..base.options import RESERVED, Options, parse_options
 from ..frontend.capture import CapturedGraph, make_backend, on_reset, reset
 from ..runtime.pool import outputs
@@ -23,6 +23,12 @@ builds: Counter[str] = Counter()
 
 RECOVERABLE = (Unsupported, ToolchainError, CacheError)
 """What stops a compilation but not the model: it then runs in eager."""
+FAULTS = (VerifyError, AssertionError)
+"""Faults of onetrip itself, found before anything ran: the model runs in eager, and says so."""
+
+
+class FaultWarning(RuntimeWarning):
+    """A graph runs in eager because of a fault of onetrip that should be reported."""
 
 
 def backend(
@@ -62,10 +68,10 @@ def compile_captured(captured: CapturedGraph, options: Options) -> Callable[...,
     """What runs one captured graph: ours, or eager's with a warning that says why."""
     try:
         made = runner(build_captured(captured, options))
-    except RECOVERABLE as error:
+    except (*RECOVERABLE, *FAULTS) as error:
         if options.strict:
             raise
-        _warn(captured, error)
+        _warn(captured, error, FaultWarning if isinstance(error, FAULTS) else RuntimeWarning)
         builds["eager"] += 1
         return captured.module
     builds["compiled"] += 1
@@ -97,13 +103,13 @@ def runner(built: Built) -> Callable[[list[Any]], list[Any]]:
     return run
 
 
-def _warn(captured: CapturedGraph, error: OnetripError) -> None:
+def _warn(captured: CapturedGraph, error: Exception, category: type[Warning]) -> None:
     calls = sum(n.op == "call_function" for n in captured.module.graph.nodes)
     warnings.warn(
         f"onetrip runs a graph of {calls} calls in eager mode: {error}",
-        RuntimeWarning,
+        category,
         stacklevel=2,
     )
 
 
-__all__ = ["backend", "build_captured", "builds", "compile_captured", "runner"]
+__all__ = ["FaultWarning", "backend", "build_captured", "builds", "compile_captured", "runner"]

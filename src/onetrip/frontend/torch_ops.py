@@ -115,17 +115,19 @@ def _attention_shape(
     return (*lead, *heads, query.shape[-2], value.shape[-1])
 
 
-def _attention_order(query: Tensor, rank: int) -> tuple[int, ...]:
-    """Axes of the result from outermost to innermost in memory: a rule of our own, because the
-    library's choice differs between its kernels and a plan must not depend on which is present.
+def _attention_order(query: Tensor, value: Tensor, rank: int) -> tuple[int, ...]:
+    """Axes of the result from outermost to innermost in memory: the query's order, as the
+    library's fast kernels have it; a rule of our own for the others, because a plan must not
+    depend on which kernel is chosen.
 
-    Three axes and fewer are contiguous. Of four, a CPU's kernels store (batch, L, head, Ev),
-    while a GPU's follow the query.
+    Three axes and fewer are contiguous. So is a CPU's result where its width is another than the
+    query's, or where the query's rows are scattered.
     """
     if rank != 4 or query.dim() != 4:
         return tuple(range(rank))
-    if query.device.type == "cpu":
-        return (0, 2, 1, 3)
+    alike = query.shape[-1] == value.shape[-1] and query.stride(-1) == 1
+    if query.device.type == "cpu" and not alike:
+        return tuple(range(rank))
     strides = query.stride()
     outer = sorted(range(3), key=lambda axis: -strides[axis])
     return (*outer, 3)
@@ -160,7 +162,7 @@ def _attention(
     result = functional.scaled_dot_product_attention(
         query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa
     )
-    order = _attention_order(query, result.dim())
+    order = _attention_order(query, value, result.dim())
     return _restrided(result, _laid_out(result.shape, order))
 
 
@@ -174,7 +176,7 @@ def _attention_fake(
     enable_gqa: bool,
 ) -> Tensor:
     shape = _attention_shape(query, key, value, enable_gqa)
-    strides = _laid_out(shape, _attention_order(query, len(shape)))
+    strides = _laid_out(shape, _attention_order(query, value, len(shape)))
     return query.new_empty_strided(shape, strides)
 
 

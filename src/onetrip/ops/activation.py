@@ -250,7 +250,7 @@ def _hardtanh_backward(g: Expr, x: Expr, at: Attrs) -> Expr:
 
 def _hardswish_backward(g: Expr, x: Expr, at: Attrs) -> Expr:
     inside = mul(g, add(div(x, 3), 0.5))
-    return where(m.lt(x, -3), 0, where(m.ge(x, 3), g, inside))
+    return where(m.le(x, -3), 0, where(m.ge(x, 3), g, inside))
 
 
 def _hardsigmoid_backward(g: Expr, x: Expr, at: Attrs) -> Expr:

@@ -36,6 +36,9 @@ Search = Literal["eager", "max", "best"]
 BYTE_WEIGHT = 0.02
 """Saved bytes count this share of their time even where arithmetic hides them."""
 LEAST_GAIN_US = 1e-6
+MOST_ATTEMPTS = {"merge": 24, "recompute": 6}
+"""Candidates judged for each atom: far above what layers need, and a bound on unrolled loops, of
+which each step reads the one before."""
 MOST_SEARCHES = 12
 """Searches for a plan that needs no more memory than eager, before eager's grouping is taken."""
 
@@ -292,10 +295,12 @@ def _run(
                     heapq.heappush(queue, (-_estimate(state, c), c.keys, c.kind, False, c))
 
     push(list(state.pool.parts.values()))
+    left = {kind: most * len(state.pool.parts) for kind, most in MOST_ATTEMPTS.items()}
     while queue:
         _, keys, kind, exact, candidate = heapq.heappop(queue)
-        if any(k not in state.pool.parts for k in keys):
+        if any(k not in state.pool.parts for k in keys) or not left[kind]:
             continue
+        left[kind] -= 1
         answer = judge(state, candidate)
         if answer is None:
             continue
