@@ -36,9 +36,9 @@ Search = Literal["eager", "max", "best"]
 BYTE_WEIGHT = 0.02
 """Saved bytes count this share of their time even where arithmetic hides them."""
 LEAST_GAIN_US = 1e-6
-MOST_ATTEMPTS = {"merge": 24, "recompute": 6}
-"""Candidates judged for each atom: far above what layers need, and a bound on unrolled loops, of
-which each step reads the one before."""
+MOST_ATTEMPTS = {"merge": 8, "recompute": 3}
+"""Candidates judged for each atom: twice what layers and scans need, and a bound on unrolled loops,
+of which each step reads the one before."""
 MOST_SEARCHES = 12
 """Searches for a plan that needs no more memory than eager, before eager's grouping is taken."""
 
