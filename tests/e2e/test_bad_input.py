@@ -271,3 +271,14 @@ def test_attention_lies_in_memory_as_eager_s_does() -> None:
     torch._dynamo.reset()
     compiled = torch.compile(lambda q: attend(q, q, q).view(2, -1) * 2, backend="onetrip")
     torch.testing.assert_close(compiled(q), attend(q, q, q).view(2, -1) * 2)
+
+
+@pytest.mark.parametrize("name", ["hardswish", "hardsigmoid", "hardtanh", "relu6", "relu", "elu"])
+def test_gradients_at_the_corners_are_eager_s(name: str) -> None:
+    """Where a piece ends; random numbers never lie there."""
+    program = getattr(torch.nn.functional, name)
+    x = torch.tensor([-6.0, -3.0, -1.0, -0.0, 0.0, 1.0, 3.0, 6.0] * 8, requires_grad=True)
+    torch._dynamo.reset()
+    compiled = torch.compile(program, backend="onetrip")
+    found, wanted = (torch.autograd.grad(f(x).sum(), x)[0] for f in (compiled, program))
+    assert torch.equal(found, wanted)

@@ -22,7 +22,7 @@ from onetrip.plan.evaluate import Evaluator, Priced
 from onetrip.plan.index import index_graph
 from onetrip.plan.plan import GraphPlan
 from onetrip.plan.pool import Pool
-from onetrip.plan.search import Search, plan_graph
+from onetrip.plan.search import MOST_ATTEMPTS, Search, plan_graph
 from onetrip.target import Target, load
 
 from .graphs import Draft, arrays, bias_dropout_norm, layers, lowered, run_nodes, run_plan
@@ -511,3 +511,12 @@ def test_a_plan_pinned_group_by_group_is_the_same_plan(graph: Graph) -> None:
     assert again.refusals == ()
     assert sorted(map(sorted, groups_of(again))) == sorted(map(sorted, groups_of(plan)))
     assert again.traffic_bytes == plan.traffic_bytes
+
+
+def test_attempts_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where they are used up the plan stays as it is: legal, with fewer merges."""
+    graph = bias_dropout_norm(512, 4096)
+    merged = len(planned(graph).groups)
+    for kind in MOST_ATTEMPTS:
+        monkeypatch.setitem(MOST_ATTEMPTS, kind, 0)
+    assert len(planned(graph).groups) > merged
