@@ -1,0 +1,25 @@
+"""The finders of alternatives: one row for each idea.
+
+A finder reads an expanded, canonical graph and answers with what it found, in graph order; it
+commits to nothing. `device` is where the graph computes, `cpu` or `cuda`: which library calls
+exist there. Must not know costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..ir.graph import Graph
+from .alternatives import Alternative
+from .attention import find as attention
+
+Finder = Callable[[Graph, str], list[Alternative]]
+
+FINDERS: tuple[Finder, ...] = (attention,)
+
+
+def find_alternatives(
+    graph: Graph, device: str, finders: tuple[Finder, ...] = FINDERS
+) -> tuple[Alternative, ...]:
+    """All second ways to compute parts of a graph, in the order of the table."""
+    return tuple(found for find in finders for found in find(graph, device))
