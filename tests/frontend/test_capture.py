@@ -237,9 +237,8 @@ def test_autocast_shows_its_casts(device: torch.device, training: bool) -> None:
     (softmax,) = graph.module.graph.find_nodes(
         op="call_function", target=torch.ops.aten._softmax.default
     )
-    (attention,) = graph.module.graph.find_nodes(
-        op="call_function", target=torch.ops.onetrip.attention.default
-    )
+    kind = torch.ops.onetrip.attention_saving if training else torch.ops.onetrip.attention
+    (attention,) = graph.module.graph.find_nodes(op="call_function", target=kind.default)
     assert product.meta["val"].dtype == torch.bfloat16
     assert [a.meta["val"].dtype for a in attention.args[:3]] == [torch.bfloat16] * 3
     # Each device has its own list: a GPU computes softmax in float32, a CPU does not.

@@ -59,7 +59,8 @@ def biased() -> Tensor:
 
 def calls(graph: CapturedGraph) -> list[tuple[Any, ...]]:
     """Mask and `is_causal` of each attention call, forward and backward."""
-    names = {"onetrip.attention.default": 3, "onetrip.attention_backward.default": 4}
+    names = {f"onetrip.attention{kind}.default": 3 for kind in ("", "_saving")}
+    names["onetrip.attention_backward.default"] = 4
     nodes = [n for n in graph.module.graph.nodes if str(n.target) in names]
     return [n.args[names[str(n.target)] :][:2] for n in nodes]
 

@@ -163,11 +163,12 @@ def test_fake_kernels_agree_with_the_real_ones(
 ) -> None:
     qkv = [torch.randn(s, requires_grad=True) for s in shapes]
     torch.library.opcheck(ours.attention.default, (*qkv, None, False, None, grouped))
+    torch.library.opcheck(ours.attention_saving.default, (*qkv, None, False, None, grouped, False))
     result = ours.attention(*qkv, None, False, None, grouped)
     plain = [t.detach() for t in qkv]
     torch.library.opcheck(
         ours.attention_backward.default,
-        (torch.randn_like(result), *plain, None, False, None, grouped, False),
+        (torch.randn_like(result), *plain, None, False, None, grouped, False, None),
     )
 
 
@@ -175,6 +176,70 @@ def test_random_operators_pass_torch_s_own_check() -> None:
     x = torch.randn(3, 4, requires_grad=True)
     torch.library.opcheck(ours.dropout.default, (x, 0.3, torch.tensor(1)))
     torch.library.opcheck(ours.uniform.default, (torch.tensor(1), [3, 4], torch.float16))
+
+
+def forward_runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    runs: list[int] = []
+    library = functional.scaled_dot_product_attention
+
+    def counted(*args: Any, **kwargs: Any) -> Tensor:
+        runs.append(1)
+        return library(*args, **kwargs)
+
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", counted)
+    return runs
+
+
+@pytest.mark.parametrize("kind", ["none", "bool", "learned"])
+def test_the_token_saves_the_forward_and_gives_the_same_gradients(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    qkv, mask = inputs("heads first", grad=False), mask_of(kind)
+    flags = (False, 0.3, False, kind == "learned")
+    runs = forward_runs(monkeypatch)
+    result, token = ours.attention_saving(*qkv, mask, *flags)
+    g = torch.randn_like(result)
+    kept = ours.attention_backward(g, *qkv, mask, *flags, token)
+    again = ours.attention_backward(g, *qkv, mask, *flags, token)
+    assert len(runs) == 1
+    fresh = ours.attention_backward(g, *qkv, mask, *flags, None)
+    assert len(runs) == 2
+    assert len(kept) == (4 if kind == "learned" else 3)
+    for a, b, c in zip(kept, again, fresh, strict=True):
+        assert torch.equal(a, b)
+        assert torch.equal(a, c)
+
+
+def test_a_token_of_other_memory_is_not_believed() -> None:
+    """A saved operand may have been computed anew elsewhere, its first memory overwritten."""
+    qkv = inputs("heads first", grad=False)
+    flags = (False, None, False, False)
+    result, token = ours.attention_saving(*qkv, None, *flags)
+    g = torch.randn_like(result)
+    right = ours.attention_backward(g, *qkv, None, *flags, None)
+    copies = [t.clone() for t in qkv]
+    qkv[0].zero_()
+    found = ours.attention_backward(g, *copies, None, *flags, token)
+    assert all(map(torch.equal, found, right))
+
+
+def test_a_compiled_training_step_runs_the_library_s_forward_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def program(x: Tensor) -> Tensor:
+        q, k, v = (part.reshape(2, 5, 4, 8).transpose(1, 2) for part in x.chunk(3, -1))
+        return functional.scaled_dot_product_attention(q, k, v).exp()
+
+    x = torch.randn(2, 5, 96, requires_grad=True)
+    (right,) = torch.autograd.grad(program(x).sum(), x)
+    fast = torch.compile(program, backend="onetrip")
+    fast(x).sum().backward()
+    runs = forward_runs(monkeypatch)
+    x.grad = None
+    fast(x).sum().backward()
+    assert len(runs) == 1
+    assert x.grad is not None
+    assert torch.allclose(x.grad, right, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("layout", ["heads first", "heads inside"])

@@ -24,14 +24,18 @@ from torch import Tensor
 from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from . import torch_ops  # noqa: F401  (registers the operators)
+from . import attention_ops  # noqa: F401  (registers the operators)
 from .writer import Writer
 
 aten = torch.ops.aten
 ours = torch.ops.onetrip
 Node = torch.fx.Node
 
-_MASK_PLACE = {ours.attention.default: 3, ours.attention_backward.default: 4}
+_MASK_PLACE = {
+    ours.attention.default: 3,
+    ours.attention_saving.default: 3,
+    ours.attention_backward.default: 4,
+}
 """Where the mask stands among the arguments; `is_causal` follows it."""
 _NEEDS_ROWS = frozenset({"cuda"})
 """Devices whose fast kernels take masks with contiguous rows alone."""

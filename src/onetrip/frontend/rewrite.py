@@ -19,7 +19,7 @@ import torch.fx
 from torch import Tensor
 from torch.nn import functional
 
-from . import torch_ops
+from . import attention_ops, torch_ops  # noqa: F401  (registers the operators)
 from .fakes import plain
 from .recurrence import rewrite_scan
 
@@ -98,9 +98,13 @@ def attention(
     """``F.scaled_dot_product_attention`` in terms of our operators, autocast applied."""
     query, key, value, attn_mask = _autocast([query, key, value, attn_mask])  # type: ignore[assignment]
     if dropout_p == 0.0:
-        whole: Tensor = torch.ops.onetrip.attention(
-            query, key, value, attn_mask, is_causal, scale, enable_gqa
-        )
+        inputs = (query, key, value, attn_mask, is_causal, scale, enable_gqa)
+        wanted = [t is not None and t.requires_grad for t in inputs[:4]]
+        whole: Tensor
+        if torch.is_grad_enabled() and any(wanted):
+            whole, _ = torch.ops.onetrip.attention_saving(*inputs, wanted[3])
+        else:
+            whole = torch.ops.onetrip.attention(*inputs)
         return whole
     seed = torch.ops.onetrip.seed(query.device, salt)
     return _attention_with_dropout(

@@ -98,9 +98,15 @@ def attention(q: Any, k: Any, v: Any, *rest: Any) -> Any:
     return p @ _repeated(q, v, at)
 
 
+def attention_saving(*operands: Any) -> Any:
+    """The same, and an empty token."""
+    return attention(*operands), np.zeros(0, np.uint8)
+
+
 def attention_backward(g: Any, q: Any, k: Any, v: Any, *rest: Any) -> Any:
     """Gradients of query, key, value, and of an additive mask when it is asked for."""
-    *mask, at = rest
+    at = rest[-1]
+    mask = rest[:1] if at.get("has_attn_mask") else ()
     wide_k, wide_v = _repeated(q, k, at), _repeated(q, v, at)
     p, factor = _scores(q, wide_k, mask[0] if mask else None, at)
     dp = g @ np.swapaxes(wide_v, -1, -2)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.dtype import i64
+from ..base.dtype import i64, u8
 from ..base.sym import Dim, add, floordiv, mul, product
 from ..ir.graph import Node
 from ..ir.types import TensorType
@@ -139,9 +139,13 @@ def _attention_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
     return (dense(q.dtype, (*lead, *heads, q.shape[-2], v.shape[-1])),)
 
 
+def _attention_saving_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
+    return (*_attention_type(operands, at), dense(u8, (0,)))
+
+
 def _attention_gradient_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
     _, *sources = operands
-    count = 3 + bool(at.get("mask_gradient") and len(sources) > 3)
+    count = 3 + bool(at.get("mask_gradient") and at.get("has_attn_mask"))
     return tuple(dense(t.dtype, t.shape) for t in sources[:count])
 
 
@@ -286,11 +290,16 @@ OPS: tuple[Op, ...] = (
             (sample(*HEADS, **FREE),
              sample(*HEADS, ("f32", (5, 6)), **{**FREE, "has_attn_mask": True, "scale": 0.5})),
             ("Attention",)),
+    library("attention_saving", Kind.CONTRACTION,
+            (Form("onetrip.attention_saving.default", QKV, (*ATTENTION, "mask_gradient")),),
+            _attention_saving_type, _attention_flops, reference.attention_saving,
+            (sample(*HEADS, mask_gradient=False, **FREE),)),
     library("attention_backward", Kind.CONTRACTION,
-            (Form("onetrip.attention_backward.default", ("gradient", *QKV),
+            (Form("onetrip.attention_backward.default", ("gradient", *QKV, "token?"),
                   (*ATTENTION, "mask_gradient")),),
             _attention_gradient_type, _attention_gradient_flops, reference.attention_backward,
-            (sample(("f32", (2, 4, 5, 3)), *HEADS, mask_gradient=False, **FREE),)),
+            (sample(("f32", (2, 4, 5, 3)), *HEADS, mask_gradient=False, has_token=False,
+                    **FREE),)),
     library("sort", Kind.OPAQUE, (form("sort.default", ("self",), ("dim", "descending")),
                                   form("sort.stable", ("self",), ("stable", "dim",
                                                                   "descending"))),

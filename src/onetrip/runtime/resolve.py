@@ -9,6 +9,7 @@ import torch
 
 from ..base.dtype import DType
 from ..base.sym import Dim, Size, Sym, render
+from ..frontend.attention_ops import IMPLEMENTATIONS
 from ..ir.graph import Literal
 
 Sizes = Any
@@ -35,8 +36,24 @@ def torch_dtype(dtype: DType) -> torch.dtype:
     return found
 
 
+DIRECT: Mapping[str, Callable[..., Any]] = {
+    **{
+        f"aten.{name}.{overload}": getattr(torch, name)
+        for name in ("mm", "addmm", "bmm", "baddbmm")
+        for overload in ("default", "out")
+    },
+    **{f"onetrip.{name}.default": function for name, function in IMPLEMENTATIONS.items()},
+}
+"""What is called for an operator instead of its entry in the dispatcher, which costs a call of a
+product as much again as the product's own launch: torch's own bindings, and our Python functions.
+"""
+
+
 def resolve_target(target: str) -> Callable[..., Any]:
-    """The operator named `namespace.name.overload`."""
+    """The function behind the operator named `namespace.name.overload`."""
+    direct = DIRECT.get(target)
+    if direct is not None:
+        return direct
     found: Any = torch.ops
     for part in target.split("."):
         found = getattr(found, part)

@@ -1,0 +1,308 @@
+"""Attention as an operator of ours: the library's, with what its gradient needs carried along.
+
+| operator | meaning |
+|---|---|
+| ``attention(...)`` | ``F.scaled_dot_product_attention`` without dropout |
+| ``attention_saving(...)`` | the same, and a token: what training runs |
+| ``attention_backward(gradient, ..., token)`` | the gradients of query, key, value and mask |
+
+Which kernel the library takes, and what that one saves, is its own affair and differs by device and
+shape. So the token is an empty tensor that holds, as an attribute, the result with the library's
+autograd graph behind it. Where the attribute is gone (saved tensors were moved or stored), or where
+it was made of other memory than the backward's own operands, the forward is run again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from .torch_ops import LIBRARY, PURE, define
+
+_INPUTS = (
+    "Tensor query, Tensor key, Tensor value, Tensor? attn_mask, "
+    "bool is_causal, float? scale, bool enable_gqa"
+)
+
+
+def _attention_shape(
+    query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool
+) -> tuple[int, ...]:
+    """(..., L, Ev): the leading axes broadcast; with grouped queries the heads are the query's."""
+    inner = 3 if enable_gqa else 2
+    heads = tuple(query.shape[-3:-2]) if enable_gqa else ()
+    lead = torch.broadcast_shapes(*(t.shape[:-inner] for t in (query, key, value)))
+    return (*lead, *heads, query.shape[-2], value.shape[-1])
+
+
+def _attention_order(query: Tensor, value: Tensor, rank: int) -> tuple[int, ...]:
+    """Axes of the result from outermost to innermost in memory: the query's order, as the
+    library's fast kernels have it; a rule of our own for the others, because a plan must not
+    depend on which kernel is chosen.
+
+    Three axes and fewer are contiguous. So is a CPU's result where its width is another than the
+    query's, or where the query's rows are scattered.
+    """
+    if rank != 4 or query.dim() != 4:
+        return tuple(range(rank))
+    alike = query.shape[-1] == value.shape[-1] and query.stride(-1) == 1
+    if query.device.type == "cpu" and not alike:
+        return tuple(range(rank))
+    strides = query.stride()
+    outer = sorted(range(3), key=lambda axis: -strides[axis])
+    return (*outer, 3)
+
+
+def _laid_out(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
+    """Strides in elements of a dense tensor stored with its axes in ``order``, outermost first."""
+    strides, step = [0] * len(shape), 1
+    for axis in reversed(order):
+        strides[axis] = step
+        step = step * shape[axis]
+    return tuple(strides)
+
+
+def _restrided(result: Tensor, strides: Sequence[int]) -> Tensor:
+    """``result`` with the given strides: itself where every axis longer than 1 has them."""
+    axes = zip(result.shape, result.stride(), strides, strict=True)
+    if all(extent <= 1 or have == want for extent, have, want in axes):
+        return result
+    return result.new_empty_strided(tuple(result.shape), tuple(strides)).copy_(result)
+
+
+# ---------------------------------------------------------------- forward
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+) -> Tensor:
+    result = functional.scaled_dot_product_attention(
+        query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa
+    )
+    return _in_order(result, query, value)
+
+
+def _in_order(result: Tensor, query: Tensor, value: Tensor) -> Tensor:
+    order = _attention_order(query, value, result.dim())
+    return _restrided(result, _laid_out(result.shape, order))
+
+
+def _attention_fake(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+) -> Tensor:
+    shape = _attention_shape(query, key, value, enable_gqa)
+    strides = _laid_out(shape, _attention_order(query, value, len(shape)))
+    return query.new_empty_strided(shape, strides)
+
+
+@dataclass(frozen=True, eq=False)
+class _Recorded:
+    """A result of the library with its autograd graph, and the leaves it was computed from."""
+
+    result: Tensor
+    leaves: tuple[Tensor, ...]
+    """Query, key, value, and the mask where there is one."""
+
+    def is_of(self, operands: Sequence[Tensor]) -> bool:
+        """Whether these operands are the leaves' own memory: then the graph reads their values."""
+        return len(operands) == len(self.leaves) and all(map(_same_memory, self.leaves, operands))
+
+
+def _same_memory(a: Tensor, b: Tensor) -> bool:
+    return (
+        a.data_ptr() == b.data_ptr()
+        and a.dtype == b.dtype
+        and a.shape == b.shape
+        and a.stride() == b.stride()
+    )
+
+
+def _recording() -> contextlib.AbstractContextManager[Any]:
+    """Autograd switched on, also where a dispatch mode called us from beneath it."""
+    hidden = torch._C._dispatch_tls_local_exclude_set()
+    if torch.is_inference_mode_enabled() or hidden.has(torch._C.DispatchKey.AutogradFunctionality):
+        return _uncovered(hidden)
+    return torch.enable_grad()
+
+
+@contextlib.contextmanager
+def _uncovered(hidden: Any) -> Iterator[None]:
+    for key in ("AutogradFunctionality", "AutogradOther", "AutogradNestedTensor"):
+        hidden = hidden.remove(getattr(torch._C.DispatchKey, key))
+    shown = torch._C._dispatch_tls_local_include_set()
+    guard = torch._C._ForceDispatchKeyGuard(shown, hidden)
+    with torch.inference_mode(False), guard, torch.enable_grad():
+        yield
+
+
+def _record(operands: Sequence[Tensor], flags: Sequence[Any], of_mask: bool) -> _Recorded:
+    is_causal, scale, enable_gqa = flags
+    with _recording():
+        leaves = tuple(t.detach().requires_grad_(k < 3 or of_mask) for k, t in enumerate(operands))
+        q, k, v, *mask = leaves
+        result = functional.scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            mask[0] if mask else None,
+            0.0,
+            is_causal,
+            scale=scale,
+            enable_gqa=enable_gqa,
+        )
+    return _Recorded(result, leaves)
+
+
+def _present(*operands: Tensor | None) -> list[Tensor]:
+    return [t for t in operands if t is not None]
+
+
+def _attention_saving(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+    mask_gradient: bool,
+) -> tuple[Tensor, Tensor]:
+    operands = _present(query, key, value, attn_mask)
+    recorded = _record(operands, (is_causal, scale, enable_gqa), mask_gradient)
+    token = _token(query)
+    token.recorded = recorded  # type: ignore[attr-defined]
+    return _in_order(recorded.result.detach(), query, value), token
+
+
+def _token(query: Tensor) -> Tensor:
+    return query.new_empty(0, dtype=torch.uint8)
+
+
+def _attention_saving_fake(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+    mask_gradient: bool,
+) -> tuple[Tensor, Tensor]:
+    result = _attention_fake(query, key, value, attn_mask, is_causal, scale, enable_gqa)
+    return result, _token(query)
+
+
+# ---------------------------------------------------------------- gradients
+
+
+def _attention_backward(
+    gradient: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+    mask_gradient: bool,
+    token: Tensor | None,
+) -> list[Tensor]:
+    operands = _present(query, key, value, attn_mask)
+    recorded: _Recorded | None = getattr(token, "recorded", None)
+    if recorded is None or not recorded.is_of(operands):
+        recorded = _record(operands, (is_causal, scale, enable_gqa), mask_gradient)
+    sources = recorded.leaves if mask_gradient else recorded.leaves[:3]
+    gradients = torch.autograd.grad(recorded.result, sources, gradient, retain_graph=True)
+    return [
+        _restrided(g, _like(tuple(source.shape), source.stride()))
+        for g, source in zip(gradients, sources, strict=True)
+    ]
+
+
+@functools.lru_cache(maxsize=1024)
+def _like(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides of what ``empty_like`` makes of a tensor of these."""
+    source = torch.empty_strided(shape, strides, device="meta")
+    return torch.empty_like(source).stride()
+
+
+def _attention_backward_fake(
+    gradient: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+    mask_gradient: bool,
+    token: Tensor | None,
+) -> list[Tensor]:
+    sources = [query, key, value]
+    if mask_gradient and attn_mask is not None:
+        sources.append(attn_mask)
+    return [torch.empty_like(source) for source in sources]
+
+
+def _context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    query, key, value, attn_mask, *ctx.flags = inputs
+    ctx.flags.append(attn_mask is not None and attn_mask.requires_grad)
+    ctx.save_for_backward(query, key, value, attn_mask, None)
+
+
+def _saving_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    query, key, value, attn_mask, *ctx.flags = inputs
+    ctx.save_for_backward(query, key, value, attn_mask, output[1])
+
+
+def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    *operands, token = ctx.saved_tensors
+    gradients = torch.ops.onetrip.attention_backward(gradient, *operands, *ctx.flags, token)
+    return (*gradients[:3], gradients[3] if ctx.flags[-1] else None, None, None, None)
+
+
+def _saving_gradients(ctx: Any, gradient: Tensor, _: None) -> tuple[Tensor | None, ...]:
+    return (*_gradients(ctx, gradient), None)
+
+
+IMPLEMENTATIONS: Mapping[str, Callable[..., Any]] = {
+    "attention": _attention,
+    "attention_saving": _attention_saving,
+    "attention_backward": _attention_backward,
+}
+"""What the operators run, for callers that need no dispatcher in between."""
+
+_DECLARED = (
+    (f"attention({_INPUTS}) -> Tensor", _attention_fake),
+    (f"attention_saving({_INPUTS}, bool mask_gradient) -> (Tensor, Tensor)",
+     _attention_saving_fake),
+    (f"attention_backward(Tensor gradient, {_INPUTS}, bool mask_gradient, Tensor? token)"
+     " -> Tensor[]", _attention_backward_fake),
+)  # fmt: skip
+for _schema, _fake in _DECLARED:
+    define(_schema, PURE, IMPLEMENTATIONS[_schema.partition("(")[0]], _fake)
+torch.library.register_autograd(
+    "onetrip::attention", _gradients, setup_context=_context, lib=LIBRARY
+)
+torch.library.register_autograd(
+    "onetrip::attention_saving", _saving_gradients, setup_context=_saving_context, lib=LIBRARY
+)
