@@ -153,7 +153,9 @@ def graphs(draw: Any) -> Graph:
         operands = draw(st.lists(st.sampled_from(known), max_size=2))
         scalars = [Scalar(draw(LEAVES))] if draw(st.booleans()) else []
         attrs = draw(st.dictionaries(st.sampled_from(["dim", "max", "keep"]), ATTRS, max_size=2))
-        origin = Origin(*draw(st.tuples(*[st.sampled_from(["", "layers.0", 'a "b"'])] * 3)))
+        words = draw(st.tuples(*[st.sampled_from(["", "layers.0", 'a "b"'])] * 3))
+        asked = draw(st.sampled_from([((), 0), (((1, False), (2, True)), 0), ((), 3)]))
+        origin = Origin(*words, *asked)
         call = draw(st.integers(-1, 9))
         nodes.append(Node("add", (*operands, *scalars), (v,), freeze(attrs), origin, call))
         known.append(v)

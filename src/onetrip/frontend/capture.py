@@ -1,6 +1,7 @@
 """One capture for planning and compiling: a torch program becomes functional ATen graphs.
 
-    Dynamo -> our operators for attention, dropout and recurrences (`rewrite`) -> AOTAutograd,
+    Dynamo -> what the model's code asks of the planner, out of the graph (`annotations`)
+    -> our operators for attention, dropout and recurrences (`rewrite`) -> AOTAutograd,
     composites kept whole -> our seeded operators for random calls (`seeded`) -> masks in the form
     that fast attention takes (`masks`) -> forward and backward -> calls over lists of tensors taken
     apart (`foreach`)
@@ -23,6 +24,7 @@ from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
 
+from .annotations import take_annotations
 from .foreach import split_foreach
 from .masks import simplify_masks
 from .overlap import check_overlap, with_overlap_check
@@ -198,6 +200,7 @@ def make_backend(compile_graph: CompileGraph) -> Callable[..., Any]:
     """
 
     def backend(module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+        take_annotations(module)
         rewrite_dynamo_graph(module)
         compilation = _Compilation(compile_graph)
         with kept_whole(example_inputs):

@@ -1,4 +1,5 @@
-"""Where a node of a captured graph comes from: the module path and the source line.
+"""Where a node of a captured graph comes from: the module path, the source line, and what the code
+around it asks of the planner.
 
 It must not know what a node computes. The record travels in ``meta``: Dynamo writes it, tracing
 copies it to the ATen nodes, and a backward node carries its forward node's.
@@ -13,6 +14,9 @@ from typing import Any
 
 import torch
 import torch.fx
+
+from ..ir.graph import Origin
+from .annotations import asked_of
 
 _TORCH = str(Path(torch.__file__).parent)
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
@@ -45,3 +49,10 @@ def origin_of(node: torch.fx.Node) -> tuple[str, str]:
     meta = node.meta
     stack = meta.get("nn_module_stack") or meta.get("fwd_nn_module_stack")
     return _module_path(stack), _source_line(meta.get("stack_trace"))
+
+
+def origin_record(node: torch.fx.Node, call: str) -> Origin:
+    """The record of a node that eager calls by this name."""
+    module, line = origin_of(node)
+    regions, stored = asked_of(node.meta)
+    return Origin(module, line, call, regions, stored)

@@ -27,7 +27,7 @@ from ..ops.schema import Form, Kind, Movement, Op, Opaque
 from ..ops.table import BY_TARGET
 from .float8 import with_overflow
 from .numbers import NUMBERS, check_sizes, computed, holds_computed, is_nested, is_true, number_type
-from .origin import origin_of
+from .origin import origin_record
 from .sizes import dim_of, strides_of
 from .storage import READS, WRITES, check_owned, on_owner, storage_owners
 
@@ -211,8 +211,7 @@ class _Importer:
         known = {name: self._resolve(a) for name, a in arguments.items()}
         outputs = _output_values(node)
         check_sizes(node, (v.type for v in outputs), self._sizes)
-        module, line = origin_of(node)
-        origin, call = Origin(module, line, str(node.target)), len(self._nodes)
+        origin, call = origin_record(node, str(node.target)), len(self._nodes)
         target = str(node.target)
         given = _by_position(node, known)
         try:
@@ -273,8 +272,7 @@ class _Importer:
         )
         outputs = _output_values(node)
         check_sizes(node, (v.type for v in outputs), self._sizes)
-        module, line = origin_of(node)
-        origin, call = Origin(module, line, name), len(self._nodes)
+        origin, call = origin_record(node, name), len(self._nodes)
         reason = {"reason": f"{name} is an operator over programs"}
         target = f"higher_order.{name}"
         self._nodes.append(_library_call("extern", target, given, outputs, origin, call, reason))

@@ -39,11 +39,22 @@ Operand = Value | Scalar
 
 @dataclass(frozen=True)
 class Origin:
-    """Where the user wrote an operator: module path, `file.py:line`, and the eager call."""
+    """Where the user wrote an operator, and what the code around it asks for.
+
+    Attributes:
+        module: dotted path.
+        line: `file.py:line`.
+        call: name of the eager call.
+        regions: (number, strict) of the regions to be fused that hold it, the outermost first.
+        stored: number of the barrier behind it, 0 for none: no kernel may hold both this call and
+            one that reads its result.
+    """
 
     module: str = ""
     line: str = ""
     call: str = ""
+    regions: tuple[tuple[int, bool], ...] = ()
+    stored: int = 0
 
     def __str__(self) -> str:
         return " ".join(part for part in (self.module, self.line) if part) or "(unknown)"

@@ -65,7 +65,9 @@ def _node(n: Node) -> str:
     operands = ", ".join(_output(x) for x in n.inputs)
     outputs = ", ".join(map(value_text, n.outputs))
     attrs = ", ".join(f"{name_text(k)}={attr_text(v)}" for k, v in n.attrs)
-    origin = (n.origin.module, n.origin.line, n.origin.call)
+    o = n.origin
+    asked = (o.regions, o.stored) if o.regions or o.stored else ()
+    origin = (o.module, o.line, o.call, *asked)
     return (
         f"{outputs} = {name_text(n.op)}({operands})"
         + (f" {{{attrs}}}" if n.attrs else "")
