@@ -10,21 +10,21 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..base.host import HOST, Computed
-from ..base.sym import Dim, Sym
-from ..ir.graph import Ref, Scalar, Value
+from ..base.sym import Dim
+from ..ir.graph import Scalar, Value
 from ..ir.program import Alias, Alloc, Bind, Call, Free, Launch, Program, Step, Update
 from ..ir.types import TensorType
 from .frame import Action, Backend, BoundLaunch, Frame
 from .inputs import Writes, restrided
-from .resolve import Sizes, constant, dim_function, resolve_target, torch_dtype
+from .resolve import Sizes, dim_function, resolve_target, torch_dtype
+from .spelling import Spelling
 
 
 @dataclass
@@ -177,7 +177,9 @@ def _result(output: str | Scalar | None, layout: _Layout) -> Callable[[Frame], A
     if output is None:
         return lambda frame: None
     if isinstance(output, Scalar):
-        return _template(output.value, None, (), layout)
+        text = Spelling(layout.program.sizes)
+        number = text.function(text.spell(output.value))
+        return lambda frame: number(frame.tensors, frame.sizes)
     slot = layout.slots[output]
     return lambda frame: frame.tensors[slot]
 
@@ -360,21 +362,26 @@ def _alias(step: Step, layout: _Layout, backend: Backend) -> Action | None:
 
 
 def _call(step: Step, layout: _Layout, backend: Backend) -> Action:
+    """A library call as one function of its own text: `call = lambda t, s: f(t[3], t[5], c0)`."""
     assert isinstance(step, Call)
     slots = [layout.slots[v.name] if isinstance(v, Value) else -1 for v in step.inputs]
-    fill = _template(step.args, step, slots, layout)
-    named = {k: _template(v, step, slots, layout) for k, v in step.kwargs}
     outs = [layout.slots[v.name] for v in step.outputs]
-    launched = [layout.slots[v.name] for v in step.outputs if v.name in layout.launched]
     function = resolve_target(step.target)
+    text = Spelling(layout.program.sizes, lambda ref: (step.inputs[ref.index], slots[ref.index]))
+    named = [text.named(k, v) for k, v in step.kwargs]
     if step.out:
-        named["out"] = lambda frame: frame.tensors[outs[0]]
+        named.append(f"out=t[{outs[0]}]")
+    arguments = ", ".join([*map(text.spell, step.args), *named])
+    made = text.function(f"{text.bound(function)}({arguments})")
+    if step.out:
+        return lambda frame: made(frame.tensors, frame.sizes)
+    launched = [layout.slots[v.name] for v in step.outputs if v.name in layout.launched]
     # An operator over programs may lay its results out otherwise than it said when it was traced.
     over = isinstance(function, torch._ops.HigherOrderOperator)
     forms = [_shape_function(v.type, layout) if over else None for v in step.outputs]
 
     def call(frame: Frame) -> None:
-        result = function(*fill(frame), **{k: f(frame) for k, f in named.items()})
+        result = made(frame.tensors, frame.sizes)
         if isinstance(result, dict):
             result = tuple(result.values())
         results = result if isinstance(result, tuple | list) else (result,)
@@ -386,29 +393,6 @@ def _call(step: Step, layout: _Layout, backend: Backend) -> Action:
             frame.pointers[slot] = frame.tensors[slot].data_ptr()
 
     return call
-
-
-def _template(
-    x: Any, step: Call | None, slots: Sequence[int], layout: _Layout
-) -> Callable[[Frame], Any]:
-    """The argument that a template stands for."""
-    if isinstance(x, Ref):
-        assert step is not None
-        operand, slot = step.inputs[x.index], slots[x.index]
-        if isinstance(operand, Scalar):
-            return _template(operand.value, step, slots, layout)
-        return lambda frame: frame.tensors[slot]
-    if isinstance(x, tuple | list):
-        parts = [_template(p, step, slots, layout) for p in x]
-        return lambda frame: tuple([p(frame) for p in parts])
-    if isinstance(x, Computed):
-        made, arguments = HOST[x.function], _template(x.arguments, step, slots, layout)
-        return lambda frame: made(*arguments(frame))
-    if isinstance(x, Sym):
-        number = dim_function(x, layout.program.sizes)
-        return lambda frame: number(frame.sizes)
-    value = constant(x)
-    return lambda frame: value
 
 
 def _update(step: Step, layout: _Layout, backend: Backend) -> Action:
