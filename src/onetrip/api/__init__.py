@@ -2,7 +2,8 @@
 
 from .backend import backend
 from .explain import explain
+from .kernels import kernels
 from .plans import compile, load_plan, plan
 from .verify import verify
 
-__all__ = ["backend", "compile", "explain", "load_plan", "plan", "verify"]
+__all__ = ["backend", "compile", "explain", "kernels", "load_plan", "plan", "verify"]

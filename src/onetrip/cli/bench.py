@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,12 +14,16 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from onetrip.cli import bench_model
 from onetrip.cli.main import DIFFERS, OK
 
 if TYPE_CHECKING:
+    from onetrip.bench.engine import Step
     from onetrip.bench.record import Results
 
 OURS = "onetrip"
+SECONDS = 3.0
+MODEL = "model"
 
 
 def _print_table(results: Results, console: Console) -> None:
@@ -49,14 +55,15 @@ def ours_failed(results: Results) -> bool:
 
 
 @click.command("bench")
-@click.argument("suite", type=click.Choice(["blocks", "models"]))
+@click.argument("suite", type=click.Choice(["blocks", "models", MODEL]))
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
 @click.option("--only", default="", metavar="TEXT", help="Rows whose name contains TEXT.")
 @click.option("--against", default="", metavar="NAMES", help="Variants, separated by commas.")
 @click.option("--dtype", type=click.Choice(["bf16", "f16", "f32"]), help="In place of each row's.")
 @click.option("--size", type=click.Choice(["cuda", "cpu", "tiny"]), help="Default: the device's.")
 @click.option("--rounds", type=click.IntRange(3), default=21, show_default=True)
-@click.option("--seconds", type=float, default=3.0, show_default=True, help="Of timing, a row.")
+@click.option("--seconds", type=float, help="Of timing a row [3]; in all, for model [120].")
+@click.option("--target", help="Whose cost model `model` judges. Default: the device's.")
 @click.option("--backend", default=OURS, show_default=True, help="What is timed as onetrip.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for JSON.")
 @click.option("--json", "as_json", is_flag=True, help="Print the JSON instead of the table.")
@@ -68,40 +75,61 @@ def command(
     dtype: str | None,
     size: str | None,
     rounds: int,
-    seconds: float,
+    seconds: float | None,
+    target: str | None,
     backend: str,
     out: Path | None,
     as_json: bool,
 ) -> None:
     """Measure SUITE beside eager and torch.compile, interleaved in one process.
 
+    `model` measures the cost model instead: each generated kernel of blocks and models by itself,
+    and some blocks under several plans, beside what was predicted.
+
     Exit status 1: onetrip failed on a row, or its values left the accuracy rule.
     """
-    from onetrip.bench import engine, record
+    from onetrip.bench import engine
 
+    if suite == MODEL:
+        with _progress(suite) as show:
+            costs = bench_model.measured(device, target, size, only, seconds, show)
+        bench_model.write(costs, out, as_json)
+        sys.exit(OK)
     options = engine.Options(
         device=device,
         size=size or "",
         dtype=dtype,
         only=only,
         rounds=rounds,
-        seconds=seconds,
+        seconds=seconds or SECONDS,
         against=tuple(filter(None, against.split(","))),
         backend=backend,
     )
-    # Progress goes to standard error, so that standard output is the result alone.
+    with _progress(suite) as show:
+        results = engine.run_suite(suite, options, show)
+    _write(results, out, as_json)
+    sys.exit(DIFFERS if ours_failed(results) else OK)
+
+
+@contextmanager
+def _progress(suite: str) -> Iterator[Callable[[Step], None]]:
+    """A bar on standard error, so that standard output is the result alone."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as progress:
         task = progress.add_task(suite, total=None)
 
-        def show(step: engine.Step) -> None:
+        def show(step: Step) -> None:
             progress.update(task, completed=step.done, total=step.total, description=step.text)
 
-        results = engine.run_suite(suite, options, show)
+        yield show
+
+
+def _write(results: Results, out: Path | None, as_json: bool) -> None:
+    from onetrip.bench import record
+
     if as_json:
         click.echo(record.encode(results))
     else:
         _print_table(results, Console())
     if out is not None:
         click.echo(f"written: {record.write(results, out)}", err=True)
-    sys.exit(DIFFERS if ours_failed(results) else OK)
