@@ -1,6 +1,7 @@
 """The pipeline, on one page: a captured torch program becomes something that runs.
 
-    fx graph -> Graph -> expanded, canonical -> Nests -> groups -> Kernels -> Program -> Executable
+    fx graph -> Graph -> expanded, canonical -> alternatives -> Nests -> groups -> Kernels
+             -> Program -> Executable
 
 `analyze` is the half that needs no device (planning), `build` the half that makes it run.
 """
@@ -27,12 +28,13 @@ from ..passes.anonymize import anonymize
 from ..passes.canonicalize import canonicalize
 from ..passes.collapse import collapse
 from ..passes.expand import Expansion, expand
+from ..passes.finders import find_alternatives
 from ..passes.gpu_library import gpu_forms
 from ..passes.lower import lower
 from ..passes.relax import relax
+from ..plan.choose import Problem, plan_problem
 from ..plan.plan import GraphPlan, Group
 from ..plan.program import build_program
-from ..plan.search import plan_graph
 from ..runtime.execute import Executable
 from ..target import Target
 from .devices import Device
@@ -46,19 +48,25 @@ class Analyzed:
 
     Attributes:
         role: `inference`, `forward` or `backward`.
+        problem: the graph as captured, with its alternatives: what was planned.
+        plan: of the graph with the alternatives that pay.
         parameters: positions of inputs that keep their address and layout between calls.
         constants: what stands behind the graph's last inputs: tensors, or graphs that a call runs.
         hints: the symbolic sizes at capture, for costs alone.
     """
 
     role: str
-    graph: Graph
-    nests: Mapping[str, Nest]
+    problem: Problem
     plan: GraphPlan
     target: Target
     parameters: frozenset[int]
     constants: tuple[Any, ...]
     hints: Mapping[Sym, int]
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that is compiled."""
+        return self.plan.graph
 
 
 @dataclass(frozen=True)
@@ -85,23 +93,22 @@ def analyze(captured: CapturedGraph, target: Target, options: Options) -> Analyz
     graph = passed(canonicalize(graph), "canonicalize of the expanded graph")
     if options.strict:
         _refuse_externs(graph)
-    nests = lower(graph, gpu=target.device == "cuda")
-    given = given_plan(options.plan)
-    constraints = constraints_for(given, captured.role, graph)
-    plan = plan_graph(
+    problem = Problem(
         graph,
-        nests,
+        find_alternatives(graph, target.device),
+        lambda chosen: lower(passed(chosen, "alternatives"), gpu=target.device == "cuda"),
         target,
-        search=options.search,
-        constraints=constraints,
-        hints=imported.hints,
+        options.search,
+        options.numerics,
+        imported.hints,
     )
-    check_honoured(given, captured.role, graph, plan)
+    given = given_plan(options.plan)
+    plan = plan_problem(problem, constraints_for(given, captured.role, problem))
+    check_honoured(given, captured.role, problem, plan)
     show_plan(captured.role, plan)
     return Analyzed(
         captured.role,
-        graph,
-        nests,
+        problem,
         plan,
         target,
         captured.parameters,

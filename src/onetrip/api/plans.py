@@ -82,7 +82,7 @@ def plan_of(
 ) -> Plan:
     """The public plan of analyzed graphs."""
     settings = Settings(target, options.search, options.numerics, training)
-    return make_plan(tuple(Planned(a.role, a.graph, a.nests, a.plan) for a in analyzed), settings)
+    return make_plan(tuple(Planned(a.role, a.problem, a.plan) for a in analyzed), settings)
 
 
 def load_plan(path: str | Path) -> Plan:

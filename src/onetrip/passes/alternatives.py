@@ -56,6 +56,24 @@ class Alternative:
     note: str
 
 
+@dataclass(frozen=True)
+class Declined:
+    """A place of a known shape that has no second way, and why: for the record alone.
+
+    Attributes:
+        kind: as of an `Alternative`.
+        nodes: names of the nodes that look alike, in graph order.
+        reason: a sentence.
+    """
+
+    kind: str
+    nodes: tuple[str, ...]
+    reason: str
+
+
+Found = Alternative | Declined
+
+
 def taken(graph: Graph, chosen: Iterable[Alternative]) -> Graph:
     """The graph with alternatives in place of their nodes; no two may share a node.
 

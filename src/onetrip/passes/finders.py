@@ -7,19 +7,19 @@ exist there. Must not know costs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ..ir.graph import Graph
-from .alternatives import Alternative
+from .alternatives import Found
 from .attention import find as attention
 
-Finder = Callable[[Graph, str], list[Alternative]]
+Finder = Callable[[Graph, str], Sequence[Found]]
 
 FINDERS: tuple[Finder, ...] = (attention,)
 
 
 def find_alternatives(
     graph: Graph, device: str, finders: tuple[Finder, ...] = FINDERS
-) -> tuple[Alternative, ...]:
+) -> tuple[Found, ...]:
     """All second ways to compute parts of a graph, in the order of the table."""
     return tuple(found for find in finders for found in find(graph, device))

@@ -140,6 +140,30 @@ class Boundary:
 
 
 @dataclass(frozen=True)
+class Choice:
+    """A second way to compute some nodes, and whether it was taken.
+
+    Attributes:
+        kind: which idea it is: `attention`, ...
+        nodes: the nodes that it replaces, or would.
+        note: what it puts in their place.
+        code: `taken`, `cost`, `numerics`, `overlap`, `by-user`, `search`, or `no-form` where the
+            nodes look alike but have no second way.
+        reason: the same in a sentence.
+        as_is_us, replaced_us: what both ways cost; None where that was not asked.
+    """
+
+    kind: str
+    nodes: tuple[str, ...]
+    note: str
+    taken: bool
+    code: str
+    reason: str
+    as_is_us: float | None
+    replaced_us: float | None
+
+
+@dataclass(frozen=True)
 class Totals:
     """Figures of one call of the graph.
 
@@ -175,6 +199,7 @@ class GraphPlan:
         groups: in execution order.
         views: the values that are aliases of others; they cost nothing.
         refusals: what the user asked for and cannot have.
+        alternatives: second ways to compute parts of the graph as captured, taken or not.
     """
 
     graph: Graph
@@ -186,6 +211,7 @@ class GraphPlan:
     memory: MemoryPlan
     totals: Totals
     refusals: tuple[Refusal, ...] = ()
+    alternatives: tuple[Choice, ...] = ()
 
     @cached_property
     def by_name(self) -> dict[str, Group]:

@@ -18,6 +18,7 @@ from functools import cached_property
 
 from ..base.errors import UsageError
 from ..ir.graph import Graph, Node
+from ..passes.alternatives import Alternative
 from ..plan.decision import REASONS
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
@@ -96,10 +97,19 @@ class Call:
 
 @dataclass(frozen=True)
 class Keys:
-    """The calls of a graph by key, and its nodes' keys; `nodes` are in graph order."""
+    """The calls of a graph by key, and its nodes' keys.
+
+    Attributes:
+        calls: the graph's own in order, then those of its alternatives, taken or not.
+        nodes: of the same, in an order in which every value is made before it is used.
+        own: how many calls are the graph's own.
+        stands_for: the node of an alternative that may make a value of the graph, by its name.
+    """
 
     calls: tuple[Call, ...]
     nodes: tuple[Node, ...]
+    own: int
+    stands_for: Mapping[str, str]
 
     @cached_property
     def by_key(self) -> dict[str, Call]:
@@ -117,6 +127,11 @@ class Keys:
         return found
 
     @cached_property
+    def by_name(self) -> dict[str, Node]:
+        """Nodes by their name."""
+        return {n.name: n for n in self.nodes}
+
+    @cached_property
     def call_of(self) -> dict[str, Call]:
         """The call of each node, by the node's name."""
         return {name: c for c in self.calls for name in c.names}
@@ -126,21 +141,27 @@ class Keys:
         given = set(names)
         below, above = set(given), set(given)
         for node in self.nodes:
-            if any(self._maker.get(v.name) in below for v in node.values):
+            if not below.isdisjoint(self._makers(node)):
                 below.add(node.name)
         for node in reversed(self.nodes):
             if node.name in above:
-                above.update(self._maker[v.name] for v in node.values if v.name in self._maker)
+                above.update(self._makers(node))
         return tuple(n.name for n in self.nodes if n.name in below and n.name in above)
 
+    def _makers(self, node: Node) -> list[str]:
+        """The nodes that make what a node reads, those of alternatives too."""
+        names = [v.name for v in node.values]
+        return [by[n] for n in names for by in (self.maker, self.stands_for) if n in by]
+
     @cached_property
-    def _maker(self) -> dict[str, str]:
+    def maker(self) -> dict[str, str]:
+        """The node that makes each value."""
         return {v.name: n.name for n in self.nodes for v in n.outputs}
 
     @cached_property
     def fingerprint(self) -> str:
         """Equal for graphs with equal calls."""
-        return _digest(sorted(self.by_key))
+        return _digest(sorted(c.key for c in self.calls[: self.own]))
 
 
 def named(sentence: str, keys: Keys) -> str:
@@ -153,21 +174,39 @@ def _label(word: str, by_node: Mapping[str, str]) -> str:
     return word if key is None else short(key)
 
 
-def keys_of(graph: Graph) -> Keys:
-    """The calls of a graph, in order of their first node."""
+def keys_of(graph: Graph, alternatives: Sequence[Alternative] = ()) -> Keys:
+    """The calls of a graph, in order of their first node, and those of its alternatives."""
+    count: dict[tuple[str, str], int] = {}
+    own = _calls(graph.nodes, count)
+    made = [c for a in alternatives for c in _calls(a.made, count)]
+    maker = {v.name: n.name for a in alternatives for n in a.made for v in n.outputs}
+    stands_for = {
+        name: maker[value.name]
+        for a in alternatives
+        for name, value in a.values
+        if value.name in maker
+    }
+    behind: dict[str, list[Node]] = {}
+    for a in alternatives:
+        behind.setdefault(a.nodes[-1], []).extend(a.made)
+    nodes = tuple(m for n in graph.nodes for m in (n, *behind.get(n.name, ())))
+    return Keys((*own, *made), nodes, len(own), stands_for)
+
+
+def _calls(nodes: Sequence[Node], count: dict[tuple[str, str], int]) -> list[Call]:
+    """The calls of some nodes; `count` says how many each module had before, and is kept up."""
     members: dict[tuple[int, str], list[Node]] = {}
-    for node in graph.nodes:
+    for node in nodes:
         group = (node.call, "" if node.call >= 0 else node.name)
         members.setdefault(group, []).append(node)
-    count: dict[tuple[str, str], int] = {}
     calls: list[Call] = []
-    for nodes in members.values():
-        op, module = call_name(nodes[0]), nodes[0].origin.module
+    for of_call in members.values():
+        op, module = call_name(of_call[0]), of_call[0].origin.module
         ordinal = count.get((module, op), 0)
         count[module, op] = ordinal + 1
-        key = f"{module}:{op}#{ordinal}@{_shapes(nodes)}"
-        calls.append(Call(key, op, module, tuple(nodes)))
-    return Keys(tuple(calls), graph.nodes)
+        key = f"{module}:{op}#{ordinal}@{_shapes(of_call)}"
+        calls.append(Call(key, op, module, tuple(of_call)))
+    return calls
 
 
 def _shapes(nodes: Sequence[Node]) -> str:

@@ -7,7 +7,6 @@ also holds its graphs, so that it can be planned again under other wishes. Must 
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,9 +16,9 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from ..base.errors import UsageError
 from ..base.text import bytes_text, counted, us_text
 from ..ir.graph import Graph
-from ..ir.nest import Nest
+from ..plan.choose import Problem, plan_problem
 from ..plan.plan import GraphPlan
-from ..plan.search import Search, plan_graph
+from ..plan.search import Search
 from ..target import Target
 from . import schema, text
 from .keys import Keys, keys_of
@@ -34,19 +33,24 @@ class Planned:
 
     Attributes:
         role: `inference`, `forward` or `backward`.
+        problem: the graph as captured, its alternatives, and how it is planned.
         lines: the wishes that the plan honours.
     """
 
     role: str
-    graph: Graph
-    nests: Mapping[str, Nest]
+    problem: Problem
     plan: GraphPlan
     lines: tuple[Line, ...] = ()
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that is planned, with the alternatives that pay."""
+        return self.plan.graph
 
     @cached_property
     def keys(self) -> Keys:
         """Names of its calls."""
-        return keys_of(self.graph)
+        return keys_of(self.problem.graph, self.problem.made)
 
 
 @dataclass(frozen=True)
@@ -187,7 +191,7 @@ class Plan:
         graphs = [(g.name, p.keys) for g, p in zip(self.graphs, self.planned, strict=True)]
         place, line = wish(kind, names, graphs)
         changed = list(self.planned)
-        changed[place] = _again(changed[place], line, settings)
+        changed[place] = _again(changed[place], line)
         return make_plan(tuple(changed), settings)
 
     # -------------------------------------------------------------- files and text
@@ -229,18 +233,12 @@ class Plan:
         return hash(self.json())
 
 
-def _again(planned: Planned, line: Line, settings: Settings) -> Planned:
+def _again(planned: Planned, line: Line) -> Planned:
     """The graph planned under one more wish."""
     lines = added(planned.lines, line)
-    plan = plan_graph(
-        planned.graph,
-        planned.nests,
-        settings.target,
-        search=settings.search,
-        constraints=constraints_of(lines, planned.keys),
-    )
+    plan = plan_problem(planned.problem, constraints_of(lines, planned.keys))
     refuse(plan.refusals, lines, planned.keys)
-    return Planned(planned.role, planned.graph, planned.nests, plan, lines)
+    return Planned(planned.role, planned.problem, plan, lines)
 
 
 def make_plan(planned: tuple[Planned, ...], settings: Settings) -> Plan:

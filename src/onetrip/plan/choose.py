@@ -1,0 +1,217 @@
+"""Which alternatives a graph takes: each against the nodes that it would replace, in microseconds.
+
+    alternatives -> those the user and the numerics admit -> both ways planned -> best saving first
+
+Both ways are planned as graphs of their own: the replaced nodes with what they read as inputs and
+what is read of them as outputs, and the made nodes alike. So a way is worth what its kernels cost
+without their neighbours. Places of equal structure are priced once. What was not taken leaves a
+record as well. Must not know how alternatives are found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..base.intern import key_of
+from ..cost.occupancy import Resources
+from ..cost.sizes import Hints
+from ..ir.graph import Graph, Node, Value
+from ..ir.nest import Nest
+from ..passes.alternatives import ADMITTED, Alternative, Declined, Found, taken
+from ..passes.canonicalize import canonicalize
+from ..target import Target
+from .constraints import NO_CONSTRAINTS, Constraints
+from .plan import Choice, GraphPlan
+from .search import Search, plan_graph
+
+LEAST_SAVING = 0.02
+"""Share of the time that an alternative must save: less lies within the cost model's error."""
+
+Lower = Callable[[Graph], Mapping[str, Nest]]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A graph to be planned, and all that planning it under other wishes needs.
+
+    Attributes:
+        graph: expanded and canonical, as captured.
+        found: second ways to compute parts of it, and places that have none.
+        lower: makes the nests of a graph's primitive nodes.
+        hints: expected values of symbolic sizes.
+    """
+
+    graph: Graph
+    found: tuple[Found, ...]
+    lower: Lower
+    target: Target
+    search: Search = "best"
+    numerics: str = "eager"
+    hints: Hints = field(default_factory=dict)
+
+    @property
+    def made(self) -> tuple[Alternative, ...]:
+        """The alternatives among what was found."""
+        return tuple(f for f in self.found if isinstance(f, Alternative))
+
+
+def plan_problem(
+    problem: Problem,
+    constraints: Constraints = NO_CONSTRAINTS,
+    resources: Resources | None = None,
+) -> GraphPlan:
+    """The plan of a graph with the alternatives that pay."""
+    graph, choices = choose(problem, constraints)
+    plan = plan_graph(
+        graph,
+        problem.lower(graph),
+        problem.target,
+        search=problem.search,
+        constraints=constraints,
+        resources=resources,
+        hints=problem.hints,
+    )
+    return replace(plan, alternatives=choices)
+
+
+def choose(
+    problem: Problem, constraints: Constraints = NO_CONSTRAINTS
+) -> tuple[Graph, tuple[Choice, ...]]:
+    """The graph with the alternatives that pay in it, and a record of every one that was found."""
+    records: dict[int, Choice] = {}
+    priced: list[tuple[float, int, Alternative]] = []
+    prices = _Prices(problem)
+    for number, found in enumerate(problem.found):
+        refusal = _refusal(found, problem, constraints)
+        if refusal is not None:
+            records[number] = _record(found, refusal)
+            continue
+        assert isinstance(found, Alternative)
+        before, after = prices.both(found)
+        record = records[number] = _record(found, _by_cost(before, after), before, after)
+        if record.taken:
+            priced.append((after - before, number, found))
+    chosen: list[Alternative] = []
+    owner: dict[str, str] = {}
+    for _, number, found in sorted(priced, key=lambda p: p[:2]):
+        other = next((owner[n] for n in found.nodes if n in owner), None)
+        if other is not None:
+            why = ("overlap", f"{other} takes some of its nodes and saves more")
+            records[number] = replace(records[number], taken=False, code=why[0], reason=why[1])
+            continue
+        owner.update(dict.fromkeys(found.nodes, found.kind))
+        chosen.append(found)
+    ordered = tuple(records[k] for k in range(len(problem.found)))
+    return (canonicalize(taken(problem.graph, chosen)) if chosen else problem.graph), ordered
+
+
+# ------------------------------------------------------------------ what may not be taken
+
+
+Why = tuple[str, str]
+"""Code and sentence."""
+
+
+def _refusal(found: Found, problem: Problem, constraints: Constraints) -> Why | None:
+    if isinstance(found, Declined):
+        return "no-form", found.reason
+    if problem.search == "eager":
+        return "search", "search='eager' keeps the calls that eager makes"
+    if found.exactness not in ADMITTED[problem.numerics]:
+        return (
+            "numerics",
+            f"its results are {found.exactness.value}, which numerics={problem.numerics!r} does "
+            "not admit",
+        )
+    wish = _wish_inside(frozenset(found.nodes), constraints)
+    return None if wish is None else ("by-user", f"{wish} was asked for")
+
+
+def _wish_inside(nodes: frozenset[str], constraints: Constraints) -> str | None:
+    """A wish that could not be met any more were these nodes replaced."""
+    for a, b in constraints.cut:
+        if a in nodes and b in nodes:
+            return f"cut({a}, {b})"
+    named = (*(("fuse", p) for p in constraints.fuse), *(("pin", p) for p in constraints.pin))
+    for kind, names in named:
+        if not nodes.isdisjoint(names):
+            return f"{kind}({', '.join(names)})"
+    return None
+
+
+def _by_cost(before: float, after: float) -> Why:
+    if after < before * (1 - LEAST_SAVING):
+        return "taken", f"it takes {after:.3g} us instead of {before:.3g} us"
+    return "cost", f"it would take {after:.3g} us, the nodes as they are take {before:.3g} us"
+
+
+def _record(
+    found: Found, why: Why, before: float | None = None, after: float | None = None
+) -> Choice:
+    note = found.note if isinstance(found, Alternative) else ""
+    code, reason = why
+    return Choice(found.kind, found.nodes, note, code == "taken", code, reason, before, after)
+
+
+# ------------------------------------------------------------------ prices
+
+
+class _Prices:
+    """Microseconds of both ways, by structure."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._nests: Mapping[str, Nest] | None = None
+        self._nodes = {n.name: n for n in problem.graph.nodes}
+        self._known: dict[Hashable, tuple[float, float]] = {}
+
+    def both(self, found: Alternative) -> tuple[float, float]:
+        """(the nodes as they are, the alternative)."""
+        before = [self._nodes[n] for n in found.nodes]
+        old = tuple(name for name, _ in found.values)
+        new = tuple(v.name for _, v in found.values)
+        key = (_structure(before, old), _structure(found.made, new))
+        known = self._known.get(key)
+        if known is None:
+            if self._nests is None:
+                self._nests = self._problem.lower(self._problem.graph)
+            nests = {n.name: self._nests[n.name] for n in before if n.name in self._nests}
+            made = part(found.made, new)
+            known = (
+                self._planned(part(before, old), nests),
+                self._planned(made, self._problem.lower(made)),
+            )
+            self._known[key] = known
+        return known
+
+    def _planned(self, graph: Graph, nests: Mapping[str, Nest]) -> float:
+        p = self._problem
+        plan = plan_graph(graph, nests, p.target, search=p.search, hints=p.hints)
+        return plan.totals.estimated_us
+
+
+def part(nodes: Sequence[Node], outputs: Iterable[str]) -> Graph:
+    """Some nodes as a graph: what they read from elsewhere are its inputs."""
+    made = {v.name: v for n in nodes for v in n.outputs}
+    read = {v.name: v for n in nodes for v in n.values if v.name not in made}
+    known = {**read, **made}
+    return Graph(tuple(read.values()), tuple(nodes), tuple(known[name] for name in outputs))
+
+
+def _structure(nodes: Sequence[Node], outputs: Sequence[str]) -> Hashable:
+    """Equal for parts that differ in names only."""
+    number: dict[str, int] = {}
+    rows: list[Hashable] = []
+    for n in nodes:
+        wires = tuple(_wire(x, number) for x in n.inputs)
+        number.update({v.name: len(number) + k for k, v in enumerate(n.outputs)})
+        rows.append((n.op, key_of(n.attrs), wires, tuple(v.type for v in n.outputs)))
+    return tuple(rows), tuple(number.get(name, -1) for name in outputs)
+
+
+def _wire(x: Any, number: dict[str, int]) -> Hashable:
+    if not isinstance(x, Value):
+        return ("scalar", key_of(x.value))
+    return (number.setdefault(x.name, len(number)), x.type)
