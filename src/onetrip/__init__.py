@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-__all__ = ["compile", "explain", "kernels", "load_plan", "plan", "verify"]
+__all__ = ["barrier", "compile", "explain", "fuse", "kernels", "load_plan", "plan", "verify"]
 
 if TYPE_CHECKING:
-    from onetrip.api import compile, explain, kernels, load_plan, plan, verify
+    from onetrip.api import barrier, compile, explain, fuse, kernels, load_plan, plan, verify
 
 
 def __getattr__(name: str) -> Any:

@@ -1,9 +1,20 @@
 """Floor 9: the public functions, composed of the floors below. Must not know the command line."""
 
+from ..frontend.annotations import barrier, fuse
 from .backend import backend
 from .explain import explain
 from .kernels import kernels
 from .plans import compile, load_plan, plan
 from .verify import verify
 
-__all__ = ["backend", "compile", "explain", "kernels", "load_plan", "plan", "verify"]
+__all__ = [
+    "backend",
+    "barrier",
+    "compile",
+    "explain",
+    "fuse",
+    "kernels",
+    "load_plan",
+    "plan",
+    "verify",
+]

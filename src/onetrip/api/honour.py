@@ -1,23 +1,25 @@
-"""A plan given to a compilation: its settings as defaults, its lines as constraints.
+"""What a compilation is to honour: a given plan's settings and lines, and the model's own wishes.
 
 Must not know how constraints are met.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ..base.errors import UsageError
 from ..base.text import counted
-from ..ir.graph import Graph
-from ..plan.constraints import NO_CONSTRAINTS, Constraints
+from ..plan.choose import Problem, plan_problem
 from ..plan.plan import GraphPlan
 from ..report.keys import Keys, keys_of
-from ..report.lines import constraints_of, line_text, refuse
+from ..report.lines import asked_lines, constraints_of, line_text
 from ..report.schema import Line
-from ..report.view import Plan
+from ..report.view import Plan, check_lines
+from ..target import Target
 
 INHERITED = ("search", "numerics")
 """Options that a plan sets unless they are given as well."""
@@ -47,8 +49,29 @@ def with_plan(options: Mapping[str, Any] | None) -> dict[str, Any]:
     return {**inherited, **chosen, "plan": plan}
 
 
+def honoured(given: Any, role: str, problem: Problem) -> tuple[GraphPlan, tuple[Line, ...]]:
+    """The plan of a graph under what a given plan and the model's own code ask, and these lines.
+
+    Args:
+        given: the option `plan`.
+
+    Raises:
+        UsageError: a line of the given plan, or a strict one of the model, cannot be honoured.
+    """
+    plan, keys = given_plan(given), keys_of(problem.graph, problem.made)
+    try:
+        lines = (*lines_for(plan, role, keys), *asked_lines(problem.graph, keys))
+        made = plan_problem(problem, constraints_of(lines, keys))
+        check_lines(made, lines, keys)
+    except UsageError as error:
+        if plan is None:
+            raise
+        raise _beside(error, differences(plan, keys, problem.target)) from error
+    return made, lines
+
+
 def lines_for(plan: Plan | None, role: str, keys: Keys) -> tuple[Line, ...]:
-    """The lines of a plan that are about a graph.
+    """The user's lines of a plan that are about a graph.
 
     Among several graphs of a role the one with the same calls counts; a lone one is taken as it
     is, and a line whose calls the model no longer has is then refused by name.
@@ -56,14 +79,15 @@ def lines_for(plan: Plan | None, role: str, keys: Keys) -> tuple[Line, ...]:
     Raises:
         UsageError: the plan has lines, but no graph that this one could be.
     """
-    if plan is None or not plan.lines:
+    by_user = [] if plan is None else [line for line in plan.lines if line.by == "user"]
+    if plan is None or not by_user:
         return ()
     same_role = [g for g in plan.graphs if g.role == role]
     same = [g for g in same_role if g.key == keys.fingerprint] or same_role
     if len(same) == 1 or (same and len({g.lines for g in same}) == 1):
-        return same[0].lines
+        return tuple(line for line in same[0].lines if line.by == "user")
     raise UsageError(
-        f"the plan's line {line_text(plan.lines[0])} cannot be honoured: the plan has no graph "
+        f"the plan's line {line_text(by_user[0])} cannot be honoured: the plan has no graph "
         "with the calls of the one that is compiled",
         expected=", ".join(f"{g.name} ({counted(g.kernels, 'kernel')})" for g in plan.graphs),
         found=f"a graph for {role} of {counted(len(keys.calls), 'call')}",
@@ -71,16 +95,32 @@ def lines_for(plan: Plan | None, role: str, keys: Keys) -> tuple[Line, ...]:
     )
 
 
-def constraints_for(plan: Plan | None, role: str, graph: Graph) -> Constraints:
-    """What a plan asks of a graph."""
-    if plan is None or not plan.lines:
-        return NO_CONSTRAINTS
-    keys = keys_of(graph)
-    return constraints_of(lines_for(plan, role, keys), keys)
+def differences(plan: Plan, keys: Keys, target: Target) -> tuple[str, ...]:
+    """In what a plan was made for something else than this graph, chip and torch; may be empty."""
+    planned = {k.split("[")[0] for g in plan.groups for k in g.nodes}
+    known = len(planned & keys.by_key.keys())
+    made_with = plan.document.torch
+    facts = (
+        (
+            known < len(planned),
+            f"{known} of the plan's {counted(len(planned), 'call')} are in this graph of "
+            f"{counted(len(keys.calls), 'call')}",
+        ),
+        (plan.target != target.name, f"the plan is for {plan.target}, this is {target.name}"),
+        (
+            made_with not in ("", torch.__version__),
+            f"it was made with torch {made_with}, this is {torch.__version__}",
+        ),
+    )
+    return tuple(text for differs, text in facts if differs)
 
 
-def check_honoured(plan: Plan | None, role: str, graph: Graph, made: GraphPlan) -> None:
-    """Raises UsageError for the first line that the planner could not meet."""
-    if plan is not None and made.refusals:
-        keys = keys_of(graph)
-        refuse(made.refusals, lines_for(plan, role, keys), keys)
+def _beside(error: UsageError, facts: Sequence[str]) -> UsageError:
+    """The error with what else differs."""
+    return UsageError(
+        error.message,
+        expected=error.expected,
+        found="; ".join([*([error.found] if error.found else []), *facts]),
+        where=error.where,
+        next_step=error.next_step,
+    )

@@ -32,13 +32,14 @@ from ..passes.finders import find_alternatives
 from ..passes.gpu_library import gpu_forms
 from ..passes.lower import lower
 from ..passes.relax import relax
-from ..plan.choose import Problem, plan_problem
+from ..plan.choose import Problem
 from ..plan.plan import GraphPlan, Group
 from ..plan.program import build_program
+from ..report.schema import Line
 from ..runtime.execute import Executable
 from ..target import Target
 from .devices import Device
-from .honour import check_honoured, constraints_for, given_plan
+from .honour import honoured
 from .passed import passed, show_plan
 
 
@@ -50,6 +51,7 @@ class Analyzed:
         role: `inference`, `forward` or `backward`.
         problem: the graph as captured, with its alternatives: what was planned.
         plan: of the graph with the alternatives that pay.
+        lines: what the given plan and the model's own code ask of it.
         parameters: positions of inputs that keep their address and layout between calls.
         constants: what stands behind the graph's last inputs: tensors, or graphs that a call runs.
         hints: the symbolic sizes at capture, for costs alone.
@@ -58,6 +60,7 @@ class Analyzed:
     role: str
     problem: Problem
     plan: GraphPlan
+    lines: tuple[Line, ...]
     target: Target
     parameters: frozenset[int]
     constants: tuple[Any, ...]
@@ -102,14 +105,13 @@ def analyze(captured: CapturedGraph, target: Target, options: Options) -> Analyz
         options.numerics,
         imported.hints,
     )
-    given = given_plan(options.plan)
-    plan = plan_problem(problem, constraints_for(given, captured.role, problem))
-    check_honoured(given, captured.role, problem, plan)
+    plan, lines = honoured(options.plan, captured.role, problem)
     show_plan(captured.role, plan)
     return Analyzed(
         captured.role,
         problem,
         plan,
+        lines,
         target,
         captured.parameters,
         imported.constants,

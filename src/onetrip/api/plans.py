@@ -81,8 +81,9 @@ def plan_of(
     analyzed: tuple[Analyzed, ...], target: Target, options: Options, training: bool
 ) -> Plan:
     """The public plan of analyzed graphs."""
-    settings = Settings(target, options.search, options.numerics, training)
-    return make_plan(tuple(Planned(a.role, a.problem, a.plan) for a in analyzed), settings)
+    settings = Settings(target, options.search, options.numerics, training, str(torch.__version__))
+    planned = (Planned(a.role, a.problem, a.plan, a.lines) for a in analyzed)
+    return make_plan(tuple(planned), settings)
 
 
 def load_plan(path: str | Path) -> Plan:

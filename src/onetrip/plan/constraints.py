@@ -17,6 +17,7 @@ class Constraints:
     Attributes:
         cut: pairs that may not share a kernel.
         fuse: pairs that must share one, profitable or not.
+        want: pairs that share one where they may; where not, that is on record and no error.
         pin: sets of nodes that make exactly one group each; a node in several pins is recomputed
             in each but the first.
     """
@@ -24,6 +25,7 @@ class Constraints:
     cut: tuple[Pair, ...] = ()
     fuse: tuple[Pair, ...] = ()
     pin: tuple[tuple[str, ...], ...] = ()
+    want: tuple[Pair, ...] = ()
 
     @cached_property
     def cuts(self) -> frozenset[frozenset[str]]:

@@ -161,7 +161,9 @@ def _constrain(state: _State, constraints: Constraints) -> None:
     for names in constraints.pin:
         _pin(state, names)
     for pair in constraints.fuse:
-        _force(state, pair)
+        _force(state, "fuse", pair)
+    for pair in constraints.want:
+        _force(state, "want", pair)
 
 
 def _known(state: _State, names: Iterable[str]) -> list[int]:
@@ -187,11 +189,11 @@ def _pin(state: _State, names: tuple[str, ...]) -> None:
         merged.frozen = True
 
 
-def _force(state: _State, pair: tuple[str, str]) -> None:
+def _force(state: _State, constraint: str, pair: tuple[str, str]) -> None:
     pool = state.pool
     keys = dict.fromkeys(pool.owner[k] for k in _known(state, pair))
     if len(keys) > 1:
-        _apply_union(state, "fuse", pair, [pool.parts[k] for k in keys])
+        _apply_union(state, constraint, pair, [pool.parts[k] for k in keys])
 
 
 def _apply_union(

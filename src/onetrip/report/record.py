@@ -11,9 +11,12 @@ from ..base.sym import Dim, render
 from ..cost.sizes import number
 from ..ir.graph import Graph, Value
 from ..plan import plan as planned
+from ..plan.constraints import Refusal
+from ..plan.decision import Decision
 from ..plan.memory import Placed
 from . import schema
 from .keys import Keys, named
+from .lines import asked_by, calls_of, is_binding
 from .schema import Line
 
 
@@ -46,7 +49,33 @@ def graph_record(
         boundaries=tuple(_boundary(b, keys) for b in plan.boundaries),
         memory=tuple(_buffer(p, keys) for p in plan.memory.buffers),
         lines=tuple(lines),
+        refused=_refused(plan.refusals, lines, keys),
     )
+
+
+def _refused(
+    refusals: Sequence[Refusal], lines: Sequence[Line], keys: Keys
+) -> tuple[schema.Refused, ...]:
+    """What of the model's wishes cannot be had, the same calls for the same reason once."""
+    found: dict[tuple[tuple[str, ...], str], schema.Refused] = {}
+    asked = asked_by(lines, keys) if refusals else {}
+    for r in refusals:
+        line = asked.get((r.constraint, r.names))
+        if line is None or is_binding(line):
+            continue
+        calls, d = calls_of(r, keys), r.decision
+        found.setdefault(
+            (calls, d.code),
+            schema.Refused(
+                line.kind, calls, d.cls, d.code, named(d.sentence, keys), _evidence(d),
+                named(d.remedy, keys),
+            ),
+        )  # fmt: skip
+    return tuple(found.values())
+
+
+def _evidence(decision: Decision) -> tuple[schema.Evidence, ...]:
+    return tuple(schema.Evidence(e.limit, e.value, e.unit, e.bound) for e in decision.evidence)
 
 
 def totals(graphs: Sequence[schema.Graph]) -> schema.Totals:
@@ -135,9 +164,7 @@ def _boundary(boundary: planned.Boundary, keys: Keys) -> schema.Boundary:
         verdict=decision.cls,
         code=decision.code,
         reason=named(decision.sentence, keys),
-        evidence=tuple(
-            schema.Evidence(e.limit, e.value, e.unit, e.bound) for e in decision.evidence
-        ),
+        evidence=_evidence(decision),
         if_fused=None
         if fused is None
         else schema.IfFused(

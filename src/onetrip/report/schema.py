@@ -11,8 +11,10 @@ found.
 
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
@@ -21,10 +23,13 @@ from ..base.errors import OnetripError, UsageError
 KIND = "onetrip.plan"
 FORMAT = 1
 Wish = Literal["cut", "fuse", "pin"]
+Verdict = Literal["illegal", "over-limit", "unprofitable", "by-user", "extern"]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Microseconds = Annotated[float, msgspec.Meta(ge=0)]
 T = TypeVar("T")
 
 
-class Evidence(msgspec.Struct, frozen=True):
+class Evidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A figure against its limit: `limit` names the rule, `bound` is its value."""
 
     limit: str
@@ -33,17 +38,17 @@ class Evidence(msgspec.Struct, frozen=True):
     bound: float | None = None
 
 
-class IfFused(msgspec.Struct, frozen=True):
+class IfFused(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Both sides of a boundary as one kernel; registers are unknown for library calls."""
 
-    kernels: int
-    bytes: int
-    registers: int | None
-    spill_bytes: int | None
-    us: float
+    kernels: Count
+    bytes: Count
+    registers: Count | None
+    spill_bytes: Count | None
+    us: Microseconds
 
 
-class Group(msgspec.Struct, frozen=True):
+class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What one launch computes: a generated kernel, or a library call.
 
     Attributes:
@@ -70,16 +75,16 @@ class Group(msgspec.Struct, frozen=True):
     ops: tuple[str, ...]
     modules: tuple[str, ...]
     lines: tuple[str, ...]
-    reads: int
-    writes: int
-    registers: int | None
-    spill_bytes: int | None
-    shared_bytes: int | None
+    reads: Count
+    writes: Count
+    registers: Count | None
+    spill_bytes: Count | None
+    shared_bytes: Count | None
     occupancy: float | None
     source: str
-    flops: int
+    flops: Count
     intensity: float
-    estimated_us: float
+    estimated_us: Microseconds
     bound_by: str
 
     @property
@@ -88,7 +93,7 @@ class Group(msgspec.Struct, frozen=True):
         return self.reads + self.writes
 
 
-class Boundary(msgspec.Struct, frozen=True):
+class Boundary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Why two groups are two.
 
     Attributes:
@@ -104,9 +109,9 @@ class Boundary(msgspec.Struct, frozen=True):
     producer: str
     consumer: str
     values: tuple[str, ...]
-    bytes: int
-    kept: str
-    verdict: str
+    bytes: Count
+    kept: Literal["stored", "recomputed"]
+    verdict: Verdict
     code: str
     reason: str
     evidence: tuple[Evidence, ...] = ()
@@ -114,7 +119,7 @@ class Boundary(msgspec.Struct, frozen=True):
     remedy: str = ""
 
 
-class Buffer(msgspec.Struct, frozen=True):
+class Buffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A value in memory: alive from launch `first` to launch `last`, both included.
 
     Attributes:
@@ -125,22 +130,45 @@ class Buffer(msgspec.Struct, frozen=True):
     """
 
     node: str
-    bytes: int
+    bytes: Count
     offset: int | str | None
-    first: int
-    last: int
+    first: Count
+    last: Count
     where: str
     reuses: str | None = None
 
 
-class Line(msgspec.Struct, frozen=True):
-    """A wish of the user: calls that may not, or must, share a kernel."""
+class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A wish: calls that may not, or must, share a kernel.
+
+    Attributes:
+        by: the `user` of the plan, or the `model`'s own code, which asks again when it is compiled.
+        strict: whether a wish of the model that cannot be met is an error.
+    """
 
     kind: Wish
     calls: tuple[str, ...]
+    by: Literal["user", "model"] = "user"
+    strict: bool = False
 
 
-class Graph(msgspec.Struct, frozen=True):
+class Refused(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A part of a wish of the model that cannot be met, and why; see `Boundary` for the reason.
+
+    Attributes:
+        calls: keys of the calls that may not share a kernel.
+    """
+
+    kind: Wish
+    calls: tuple[str, ...]
+    verdict: Verdict
+    code: str
+    reason: str
+    evidence: tuple[Evidence, ...] = ()
+    remedy: str = ""
+
+
+class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One graph of a model.
 
     Attributes:
@@ -154,50 +182,57 @@ class Graph(msgspec.Struct, frozen=True):
         eligible_bytes: moved by eager's calls outside contractions, convolutions and attention;
             `generated_bytes` by those of them that generated kernels take over.
         arena_bytes: reserved for intermediates; a formula where sizes are symbolic.
+        lines: what user and model ask for; `refused` is what of the model's cannot be had.
     """
 
     name: str
     role: str
     key: str
-    kernels: int
-    traffic_bytes: int
-    peak_bytes: int
-    output_bytes: int
-    estimated_us: float
-    bound_us: float
-    bound_kind: str
-    eligible_bytes: int
-    generated_bytes: int
+    kernels: Count
+    traffic_bytes: Count
+    peak_bytes: Count
+    output_bytes: Count
+    estimated_us: Microseconds
+    bound_us: Microseconds
+    bound_kind: Literal["exact", "floor"]
+    eligible_bytes: Count
+    generated_bytes: Count
     arena_bytes: int | str
     groups: tuple[Group, ...]
     boundaries: tuple[Boundary, ...]
     memory: tuple[Buffer, ...]
     lines: tuple[Line, ...] = ()
+    refused: tuple[Refused, ...] = ()
 
 
-class Totals(msgspec.Struct, frozen=True):
+class Totals(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Figures of all graphs together: sums, but for the peak, which is one graph's at a time."""
 
-    kernels: int
-    traffic_bytes: int
-    peak_bytes: int
-    estimated_us: float
-    bound_us: float
-    bound_kind: str
+    kernels: Count
+    traffic_bytes: Count
+    peak_bytes: Count
+    estimated_us: Microseconds
+    bound_us: Microseconds
+    bound_kind: Literal["exact", "floor"]
     generated_share: float
 
 
-class Document(msgspec.Struct, frozen=True):
-    """A plan file."""
+class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A plan file.
+
+    Attributes:
+        torch: the version that made the graphs.
+    """
 
     kind: str
     format: int
     target: str
-    search: str
+    search: Literal["eager", "max", "best"]
     numerics: str
     training: bool
     totals: Totals
     graphs: tuple[Graph, ...]
+    torch: str = ""
 
 
 class _Header(msgspec.Struct):
@@ -236,13 +271,29 @@ def decode(text: str | bytes, where: str = "") -> Document:
             where=where,
             next_step="write it again with this version: plan(model, args).save(path)",
         )
-    return _read(text, Document, where)
+    document = _read(text, Document, where)
+    for graph in document.graphs:
+        for line in graph.lines:
+            _check_line(line, graph, where)
+    return document
+
+
+def _check_line(line: Line, graph: Graph, where: str) -> None:
+    least = 1 if line.kind == "pin" else 2
+    if len(line.calls) < least:
+        raise OnetripError(
+            f"a line of the plan is about too few calls: {line.kind}({', '.join(line.calls)})",
+            expected=f"at least {least}",
+            found=str(len(line.calls)),
+            where=f"{where}, lines of the graph {graph.name}",
+            next_step=f"plan.{line.kind}(...) writes such lines",
+        )
 
 
 def _read(text: str | bytes, kind: type[T], where: str) -> T:
     try:
         return msgspec.json.decode(text, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise OnetripError(
             "the plan cannot be read",
             expected=f"the JSON of plan.save, format {FORMAT}",
@@ -261,29 +312,51 @@ def read(path: str | Path) -> Document:
     """
     try:
         text = Path(path).read_bytes()
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise UsageError(
             "no plan file can be read",
             expected="a file written by plan.save",
-            found=error.strerror or str(error),
+            found=getattr(error, "strerror", None) or str(error),
             where=str(path),
-            next_step="check the path",
+            next_step="check the path and who may read it",
         ) from error
     return decode(text, str(path))
 
 
 def write(document: Document, path: str | Path) -> None:
-    """Writes a plan file.
+    """Writes a plan file, whole or not at all: what was there before stays until then.
 
     Raises:
         UsageError: nothing can be written there.
     """
+    data = encode(document).encode()
     try:
-        Path(path).write_text(encode(document), encoding="utf-8")
-    except OSError as error:
+        place = Path(path).resolve()
+        if place.exists() and not place.is_file():
+            place.write_bytes(data)  # a pipe or a device, or a folder, which refuses
+        else:
+            _replace(place, data)
+    except (OSError, ValueError) as error:
         raise UsageError(
             "the plan cannot be written",
-            found=error.strerror or str(error),
+            expected="a file, new or not, in a folder that can be written to",
+            found=getattr(error, "strerror", None) or str(error),
             where=str(path),
-            next_step="name a file in a folder that exists and can be written to",
+            next_step="name a file in a folder that exists, has room and can be written to",
         ) from error
+
+
+def _replace(place: Path, data: bytes) -> None:
+    """Writes beside the file and moves it there in one step."""
+    beside = place.with_name(f".{place.name}.{os.getpid()}.{threading.get_ident()}")
+    try:
+        with beside.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if place.exists():
+            beside.chmod(place.stat().st_mode)
+        beside.replace(place)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise

@@ -7,6 +7,7 @@ also holds its graphs, so that it can be planned again under other wishes. Must 
 from __future__ import annotations
 
 import html
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,9 +23,9 @@ from ..plan.search import Search
 from ..target import Target
 from . import schema, text
 from .keys import Keys, keys_of
-from .lines import added, constraints_of, refuse, wish
+from .lines import added, constraints_of, refuse, refuse_views, wish
 from .record import graph_record, totals
-from .schema import Boundary, Buffer, Document, Group, Line, Wish
+from .schema import Boundary, Buffer, Document, Group, Line, Refused, Wish
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Planned:
     Attributes:
         role: `inference`, `forward` or `backward`.
         problem: the graph as captured, its alternatives, and how it is planned.
-        lines: the wishes that the plan honours.
+        lines: the wishes that the plan honours, or has on record as refused.
     """
 
     role: str
@@ -55,12 +56,13 @@ class Planned:
 
 @dataclass(frozen=True)
 class Settings:
-    """What was asked for, and of which chip."""
+    """What was asked for, of which chip, and the torch that made the graphs."""
 
     target: Target
     search: Search
     numerics: str
     training: bool
+    torch: str
 
 
 class Plan:
@@ -143,8 +145,13 @@ class Plan:
 
     @property
     def lines(self) -> tuple[Line, ...]:
-        """The user's cuts, fuses and pins."""
+        """The cuts, fuses and pins of the user, and those that the model's own code asks for."""
         return tuple(line for graph in self.graphs for line in graph.lines)
+
+    @property
+    def refused(self) -> tuple[Refused, ...]:
+        """What the model's own code asks for and cannot have, with the reasons."""
+        return tuple(r for graph in self.graphs for r in graph.refused)
 
     # -------------------------------------------------------------- wishes
 
@@ -237,8 +244,14 @@ def _again(planned: Planned, line: Line) -> Planned:
     """The graph planned under one more wish."""
     lines = added(planned.lines, line)
     plan = plan_problem(planned.problem, constraints_of(lines, planned.keys))
-    refuse(plan.refusals, lines, planned.keys)
+    check_lines(plan, lines, planned.keys)
     return Planned(planned.role, planned.problem, plan, lines)
+
+
+def check_lines(plan: GraphPlan, lines: Sequence[Line], keys: Keys) -> None:
+    """Raises UsageError for the first binding line that a plan does not honour."""
+    refuse_views(lines, keys, {v.value.name: v.base for v in plan.views})
+    refuse(plan.refusals, lines, keys)
 
 
 def make_plan(planned: tuple[Planned, ...], settings: Settings) -> Plan:
@@ -258,5 +271,6 @@ def make_plan(planned: tuple[Planned, ...], settings: Settings) -> Plan:
         settings.training,
         totals(records),
         tuple(records),
+        settings.torch,
     )
     return Plan(document, planned, settings)
