@@ -223,8 +223,8 @@ def _filled(buffer: Buffer, below: int, device: torch.device) -> Tensor:
     count = _size(buffer) // kind.itemsize
     if kind.is_float:
         return (torch.rand(count, device=device) + 0.5).to(dtype)
-    high = 2 if dtype is torch.bool else min(max(1, below), 127)
-    return torch.randint(high, (count,), device=device).to(dtype)
+    most = 3 if dtype is torch.bool else 1 << (8 * kind.itemsize - 1)
+    return torch.randint(min(max(1, below), most - 1), (count,), device=device).to(dtype)
 
 
 __all__ = ["Alone", "Launch", "kernels"]

@@ -171,7 +171,7 @@ def _kernels(
 
 
 def _measured(alone: Any, program: Program, device: str) -> record.Kernel:
-    clock = _PER_LAUNCH[device]
+    clock = CLOCKS[device]
     fewest, most = COPIES["large" if alone.footprint > LARGE else "small"]
     wanted = -(-SPREAD * alone.cache_bytes // max(1, alone.footprint))
     copies = [alone.place() for _ in range(max(fewest, min(most, wanted)))]
@@ -239,7 +239,7 @@ def _cpu_us(runs: list[Callable[[], None]], flush_bytes: int) -> float:
     return median(found)
 
 
-_PER_LAUNCH: dict[str, Callable[[list[Callable[[], None]], int], float]] = {
+CLOCKS: dict[str, Callable[[list[Callable[[], None]], int], float]] = {
     "cpu": _cpu_us,
     "cuda": _cuda_us,
 }

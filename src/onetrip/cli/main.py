@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plan": ("onetrip.cli.plan", "Show which operators of a model share a kernel, and why."),
     "explain": ("onetrip.cli.explain", "Show the plan of a model with its generated source."),
     "targets": ("onetrip.cli.targets", "List the chips that plans can be made for, with sources."),
+    "calibrate": ("onetrip.cli.calibrate", "Measure this machine and write a target's file."),
     "bench": ("onetrip.cli.bench", "Measure beside eager and torch.compile, in one run."),
 }
 

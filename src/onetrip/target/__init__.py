@@ -2,5 +2,6 @@
 
 from onetrip.target.load import facts_of, load, names
 from onetrip.target.model import Cores, Fact, Target, Unit
+from onetrip.target.profile import profile
 
-__all__ = ["Cores", "Fact", "Target", "Unit", "facts_of", "load", "names"]
+__all__ = ["Cores", "Fact", "Target", "Unit", "facts_of", "load", "names", "profile"]

@@ -9,10 +9,12 @@ A fact is written `name = [value, "source"]`; a rate of a unit that the chip lac
 from __future__ import annotations
 
 import dataclasses
+import math
 import tomllib
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Annotated, Any, get_origin, get_type_hints
 
 from onetrip.base.errors import OnetripError, UsageError
@@ -44,19 +46,45 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(p.name.removesuffix(".toml") for p in data.iterdir() if _is_toml(p.name)))
 
 
-@cache
 def load(name: str) -> Target:
-    """The target of this name; `cpu:16` is the CPU with 16 cores.
+    """The target of this name, or of this data file; `cpu:16` is the CPU with 16 cores.
+
+    Args:
+        name: one of `names()`, for a CPU with a number of cores, or the path of a `.toml` file
+            such as `onetrip calibrate` writes.
 
     Raises:
-        UsageError: unknown name, or a number of cores that the target has no figures for.
+        UsageError: unknown name, no such file, or a number of cores that the target has no
+            figures for.
         OnetripError: the data file lacks a fact, has one too many, or has one of the wrong form.
     """
+    return _read_file(Path(name)) if _is_toml(name) else _listed(name)
+
+
+def _read_file(path: Path) -> Target:
+    """Read at each call: a profile may be measured again."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            "no target's file can be read",
+            expected="a file that `onetrip calibrate` wrote",
+            found=str(error),
+            where=str(path),
+            next_step="check the path",
+        ) from error
+    target = parse(text, str(path))
+    found = target if target.cores is None else _with_cores(target, "")
+    return dataclasses.replace(found, name=str(path))
+
+
+@cache
+def _listed(name: str) -> Target:
     base, _, count = name.partition(":")
     if base not in names():
         raise UsageError(
             f"unknown target {name!r}",
-            expected=f"one of {', '.join(names())}, or cpu:CORES",
+            expected=f"one of {', '.join(names())}, cpu:CORES, or a file.toml",
             found=name,
             next_step="`onetrip targets` lists their figures",
         )
@@ -151,7 +179,7 @@ def _pair(entry: Any, name: str, where: str) -> tuple[Any, str]:
 
 def _number(value: Any, name: str, where: str, whole: bool = False) -> Any:
     right = isinstance(value, int) if whole else isinstance(value, int | float)
-    if not right or isinstance(value, bool) or value <= 0:
+    if not right or isinstance(value, bool) or not 0 < value < math.inf:
         raise OnetripError(
             f"the fact {name} is not a figure",
             expected="a whole number above 0" if whole else "a number above 0",

@@ -43,6 +43,9 @@ class Cores:
     socket_copy_bandwidth: Annotated[
         float, Fact("bytes/s", "large copy by all cores, read + write")
     ]
+    fresh_bandwidth: Annotated[
+        float, Fact("bytes/s", "first writing to pages that the system has just given out")
+    ]
 
 
 @dataclass(frozen=True)
