@@ -6,7 +6,8 @@ import pytest
 
 from onetrip.base.dtype import bf16, f32
 from onetrip.base.sym import Var
-from onetrip.cost.occupancy import BASE_REGISTERS, Assembled, live_words, need, occupancy
+from onetrip.cost.occupancy import Assembled, need, occupancy
+from onetrip.cost.pressure import live_words
 from onetrip.cost.roofline import Cost, is_anchor, kernel_cost, library_cost
 from onetrip.cost.traffic import traffic, work
 from onetrip.ir.expr import Expr, Load, apply, cast
@@ -102,7 +103,7 @@ def test_live_values_peak_where_most_are_needed_later() -> None:
 
 def test_registers_grow_with_values_that_live_together() -> None:
     few, many = need(chain(1 << 20), H200), need(chain(1 << 20, inputs=2), H200)
-    assert BASE_REGISTERS < few.registers <= many.registers
+    assert 0 < few.registers < many.registers
 
 
 def test_occupancy_is_limited_by_the_scarcest_resource() -> None:

@@ -17,6 +17,7 @@ from dataclasses import replace
 
 from ..base.affine import coefficient
 from ..base.sym import Dim, Var
+from ..cost.tiles import HELD, LANES, SHORT, SQUARE, VECTOR, WALK
 from ..ir.kernel import Facts, Kernel
 from ..ir.nest import Axis, AxisKind, Buffer, Nest
 from ..target import Target
@@ -37,18 +38,8 @@ from .gpu_split import (
 from .scan_order import forward_scans
 from .scheduled import Scheduled
 
-HELD = 16384
-"""Most elements of one program's tile: 32 for each of 512 threads."""
-WALK = 4096
-"""Elements of one step of a walked reduction: 16 for each of 256 threads."""
-SHORT = 2048
-"""Short rows share a program until its tile has this many elements."""
-SQUARE = 64
-"""Side of a tile that is read along one axis and written along another."""
 ALONE = 2.0
 """Bandwidth of a multiprocessor among idle ones, against its share when all are busy."""
-VECTOR = 16
-"""Bytes of the widest access of one thread."""
 
 
 def schedule(nest: Nest, target: Target, *, name: str, facts: Facts) -> Scheduled:
@@ -181,10 +172,10 @@ def _line(nest: Nest, points: Dim, target: Target) -> tuple[int, int]:
     widths = [b.type.dtype.itemsize for b in nest.buffers] or [4]
     each = VECTOR // min(widths)
     each = min(16, each * 2 if len(widths) <= 3 else each)
-    lanes, warps = each * 32 * 4, 4
+    lanes, warps = each * LANES * 4, 4
     while isinstance(points, int) and lanes > 128 and points < lanes * target.multiprocessors:
         lanes //= 2
-        warps = max(1, min(4, lanes // (32 * min(each, 4))))
+        warps = max(1, min(4, lanes // (LANES * min(each, 4))))
     return lanes, warps
 
 
@@ -236,7 +227,7 @@ def _neighbours(nest: Nest, lanes: int) -> int:
     if all(r.monoid != "online_softmax" for r in nest.reductions):
         return 1
     each = VECTOR // min((e.dtype.itemsize for e in nest.loads), default=4)
-    return each if lanes >= each * 32 else 1
+    return each if lanes >= each * LANES else 1
 
 
 def _shared_lanes(nest: Nest, contiguous: set[Var], budget: int) -> dict[Var, int]:
@@ -295,7 +286,7 @@ def _columns(space: list[Var], columns: Var, inner: tuple[Var, ...], scans: bool
     lanes = {a: wide if a is columns else 1 for a in space}
     lanes |= _share(list(reversed(inner)), budget // wide)
     tile = wide * math.prod(lanes[a] for a in inner)
-    return Tiling(lanes, max(1, min(8, tile // (32 * each))), "column")
+    return Tiling(lanes, max(1, min(8, tile // (LANES * each))), "column")
 
 
 def _share(order: Iterable[Var], budget: int) -> dict[Var, int]:

@@ -1,33 +1,58 @@
 """What a nest needs on the chip: registers, spills, shared memory, and the occupancy that follows.
 
-    registers of a thread = base + live tile values x elements of a thread x words of a value
+    registers of a thread = base + elements x (moved + kept + state) + temporaries, each weighed
     blocks of a multiprocessor = min over registers, shared memory, threads: all / need of a block
 
-The estimate counts live values along one order of the expressions. A `Resources` from above (the
-real assembler) replaces it; every figure says which of the two it is.
-Must not know codegen: it supposes the tiles that a schedule would choose, it does not choose them.
+The estimate weighs the words that live together (`pressure.py`) in the tile that a schedule would
+choose (`tiles.py`). A `Resources` from above (the real assembler) replaces it; every figure says
+which of the two it is. Must not know codegen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from ..base.sym import Var, product
-from ..ir.expr import Const, Expr, Position, children
 from ..ir.nest import Nest
 from ..target import Target
-from .sizes import NO_HINTS, Hints, number
-from .traffic import stages, within_stage
+from .pressure import Pressure, live_words, pressure
+from .sizes import NO_HINTS, Hints
+from .tiles import LANES, SQUARE, Tile, tile_of
+from .traffic import Stage, stages, within_stage
 
-BASE_REGISTERS = 20
-"""Addresses, loop counters and masks of a kernel."""
-WANTED_REGISTERS = 128
-"""Above it a schedule takes smaller tiles before it takes more registers."""
-ELEMENTS = (8, 4, 2, 1)
-"""Elements of a thread that a schedule may choose, the widest access first."""
-STANDARD_THREADS = 128
+CPU_BASE_REGISTERS = 2
+"""Addresses and masks of a vector loop."""
+NEAR = 0.75
+"""Share of a limit from which on the real assembler is asked."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What a compiler makes of the words of a `Pressure`, in registers.
+
+    Attributes:
+        base: addresses, counters and masks.
+        packed: whether narrow values share registers.
+        moved, kept, state: for each word of each element; temporaries: for each word.
+        branch: for each word of temporaries of each element, where the code branches.
+    """
+
+    base: float
+    packed: bool
+    moved: float
+    kept: float
+    state: float
+    temporaries: float
+    branch: float
+
+
+WEIGHTS: dict[str, Weights] = {
+    "nvidia": Weights(9.5, True, 0.38, 0.71, 0.92, 2.4, 2.0),
+    "amd": Weights(1.2, False, 0.40, 1.03, 1.88, 2.0, 4.0),
+}
+"""By vendor; the least absolute relative error over the kernels of the project's own programs, see
+`benchmarks/registers.py`, which fits them and states their error."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +101,7 @@ def need(
     nest: Nest, target: Target, hints: Hints = NO_HINTS, resources: Resources | None = None
 ) -> Need:
     """The on-chip need of a nest, assembled where `resources` has an answer."""
-    found = _estimate(nest, target, hints)
+    found = estimate(nest, target, hints)
     answer = None if resources is None else resources(nest, target)
     if answer is None:
         return found
@@ -104,84 +129,70 @@ def occupancy(target: Target, registers: int, shared_bytes: int, threads: int) -
     return min(1.0, blocks * threads / target.threads_per_multiprocessor)
 
 
-# ------------------------------------------------------------------ live values
+def register_limit(target: Target, threads: int) -> int:
+    """Most registers of a thread, where a block has so many threads."""
+    return min(target.registers_per_thread, target.registers_per_multiprocessor // max(1, threads))
 
 
-def live_words(
-    order: Sequence[Expr], roots: Iterable[Expr], inner: frozenset[Var] | None = None
-) -> int:
-    """Most 32-bit words of tile values alive at once when `order` is computed in sequence.
-
-    Values are tiles when they vary over `inner` (None: over any axis); others count nothing.
-    """
-    last: dict[int, int] = {}
-    for place, e in enumerate(order):
-        for c in children(e):
-            last[id(c)] = place
-    end = len(order)
-    last.update((id(r), end) for r in roots)
-    dying: dict[int, int] = {}
-    live = peak = 0
-    for place, e in enumerate(order):
-        live -= dying.pop(place, 0)
-        words = _words(e, inner)
-        if words and id(e) in last:
-            live += words
-            peak = max(peak, live)
-            dying[last[id(e)]] = dying.get(last[id(e)], 0) + words
-    return peak
-
-
-def _words(e: Expr, inner: frozenset[Var] | None) -> int:
-    if isinstance(e, Const | Position):
-        return 0
-    tile = any(isinstance(a, Var) for a in e.free) if inner is None else bool(e.free & inner)
-    return max(1, e.dtype.bits // 32) if tile else 0
+def near_limit(found: Need, target: Target) -> bool:
+    """Whether an estimate is so close to a limit of the chip that it decides about spills."""
+    most = register_limit(target, found.threads)
+    return (
+        found.spill_bytes > 0
+        or found.registers >= NEAR * most
+        or found.shared_bytes >= NEAR * target.shared_per_block
+    )
 
 
 # ------------------------------------------------------------------ the estimate
 
 
-def _estimate(nest: Nest, target: Target, hints: Hints) -> Need:
+def estimate(nest: Nest, target: Target, hints: Hints = NO_HINTS) -> Need:
+    """The on-chip need of a nest, from what lives together in it."""
     passes = stages(nest)
-    inner = frozenset(a for stage in passes for a in stage.axes)
-    if not inner:
-        return _tiled(target, live_words(nest.expressions, _store_roots(nest)), 0)
-    extent = max(number(product([a.extent for a in s.axes]), hints) for s in passes)
-    threads = _row_threads(extent, target)
-    kept = live_words(nest.expressions, _store_roots(nest), inner)
-    shared = 4 * (threads // target.warp_size) * max(1, len(nest.reductions))
-    elements = -(-max(1, extent) // threads)
-    registers = BASE_REGISTERS + kept * elements
-    if target.device != "cpu" and registers <= target.registers_per_thread:
-        occupied = occupancy(target, registers, shared, threads)
-        return Need(registers, 0, shared, threads, elements, True, occupied)
-    looped = max(live_words(tuple(within_stage(s.roots)), s.roots, inner) for s in passes)
-    return _tiled(target, looped, shared)
-
-
-def _store_roots(nest: Nest) -> tuple[Expr, ...]:
-    return tuple(s.value for s in nest.stores)
-
-
-def _row_threads(extent: int, target: Target) -> int:
-    """A power of two of threads with some eight elements of the row each."""
     if target.device == "cpu":
-        return target.threads_per_block
-    wanted = 1 << max(0, (max(1, extent) // ELEMENTS[0]).bit_length() - 1)
-    return max(target.warp_size, min(wanted, target.threads_per_block))
-
-
-def _tiled(target: Target, live: int, shared: int) -> Need:
-    """Tiles of a free choice: the widest that needs no more than the wanted registers."""
-    cpu = target.device == "cpu"
-    base, widths = (2, (1,)) if cpu else (BASE_REGISTERS, ELEMENTS)
-    threads = target.threads_per_block if cpu else STANDARD_THREADS
-    most = target.registers_per_thread
-    fits = [w for w in widths if base + live * w <= min(WANTED_REGISTERS, most)]
-    elements = fits[0] if fits else 1
-    wanted = base + live * elements
+        return _vectors(nest, passes, target)
+    tile = tile_of(nest, passes, target, hints)
+    wanted = _registers(pressure(nest, passes, tile.held), tile, WEIGHTS[target.vendor])
+    most = register_limit(target, tile.threads)
     registers = min(wanted, most)
-    spill = 4 * (wanted - registers)
+    shared = _shared(nest, passes, tile)
+    return Need(
+        registers,
+        4 * (wanted - registers),
+        shared,
+        tile.threads,
+        tile.elements,
+        tile.held,
+        occupancy(target, registers, shared, tile.threads),
+    )
+
+
+def _registers(found: Pressure, tile: Tile, w: Weights) -> int:
+    each = w.moved * (found.packed if w.packed else found.moved)
+    each += w.kept * found.kept + w.state * found.state
+    if found.branches:
+        each += w.branch * found.temporaries
+    return round(w.base + tile.elements * each + w.temporaries * found.temporaries)
+
+
+def _shared(nest: Nest, passes: Sequence[Stage], tile: Tile) -> int:
+    """Where warps exchange the states of a reduction; one after the other, in the same bytes."""
+    if not passes or tile.threads <= LANES:
+        return 0
+    state = max((e.dtype.itemsize for r in nest.reductions for e in r.lift), default=4)
+    columns = SQUARE if tile.family == "column" else 1
+    return max(4, state) * columns * (tile.threads // LANES)
+
+
+def _vectors(nest: Nest, passes: Sequence[Stage], target: Target) -> Need:
+    """A CPU: one vector register for each live value."""
+    inner = frozenset(a for p in passes for a in p.axes)
+    found = [live_words(tuple(within_stage(p.roots)), p.roots, inner) for p in passes]
+    live = max(found) if found else live_words(nest.expressions, nest.roots)
+    wanted = CPU_BASE_REGISTERS + live
+    most, threads = target.registers_per_thread, target.threads_per_block
+    shared = 4 * (threads // target.warp_size) * len(nest.reductions)
+    registers = min(wanted, most)
     occupied = occupancy(target, registers, shared, threads)
-    return Need(registers, spill, shared, threads, elements, False, occupied)
+    return Need(registers, 4 * (wanted - registers), shared, threads, 1, False, occupied)

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from ..base.affine import coefficient
-from ..base.sym import Dim, Var, atoms, product
+from ..base.sym import Dim, product
 from ..ir.graph import Node
 from ..ir.nest import Nest
 from ..ops.schema import Kind, Op, Opaque
@@ -22,15 +21,16 @@ from ..passes.collapse import collapse
 from ..target import Target
 from .occupancy import Need
 from .sizes import NO_HINTS, Hints, number
+from .tiles import SQUARE, is_columns
 from .traffic import Region, Traffic, Work, stages, total
 
 BoundBy = Literal["memory", "compute", "launch"]
 TILES_TO_FILL = 2
 """Tiles in flight that a multiprocessor of a GPU needs to draw its share of the bandwidth."""
+LINE = 1024
+"""Elements of a pointwise program that is not made smaller to spread over the chip."""
 SPLIT_TILE = 4096
 """Elements of one part of a reduction that is split over several programs."""
-COLUMNS = 64
-"""Columns of one program where the reduced axis is the strided one."""
 ANCHOR_WORDS = ("attention", "conv", "matmul", "linear", "mm", "bmm", "baddbmm", "addmm", "einsum")
 """Words in the name of a library call that does matrix products."""
 
@@ -155,26 +155,15 @@ def _utilisation(nest: Nest, needs: Need, target: Target, hints: Hints) -> float
     tile = needs.threads * needs.elements
     count = number(_points(nest), hints)
     if not passes:
-        programs = -(-count // tile)
+        programs = -(-count // (tile if target.device == "cpu" else LINE))
     elif len(passes) == 1 and frozenset.intersection(*passes[0].walks):
         programs = -(-count // min(tile, SPLIT_TILE))
     else:
         rows = number(product([a.extent for a in nest.space]), hints)
-        programs = -(-rows // (COLUMNS if target.device == "cuda" and _is_columns(nest) else 1))
+        together = target.device == "cuda" and is_columns(nest, stages(nest))
+        programs = -(-rows // (SQUARE if together else 1))
     full = target.multiprocessors * (1 if target.device == "cpu" else TILES_TO_FILL)
     return min(1.0, max(1, programs) / full)
-
-
-def _is_columns(nest: Nest) -> bool:
-    """Whether the reductions run along strided axes, so that a program takes several columns."""
-    types = {b.name: b.type for b in nest.buffers}
-    offsets = [types[e.buffer].offset(e.index) for e in nest.loads]
-    axes = [{a for a in atoms(d) if isinstance(a, Var)} for d in offsets]
-    most = max(map(len, axes), default=0)
-    widest = [(d, own) for d, own in zip(offsets, axes, strict=True) if len(own) == most]
-    unit = {a for d, own in widest for a in own if coefficient(d, a) == 1}
-    inner = {a for s in stages(nest) for a in s.axes}
-    return not unit & inner and any(a.var in unit for a in nest.space)
 
 
 def _compute_seconds(done: Work, target: Target, hints: Hints) -> float:

@@ -1,0 +1,123 @@
+"""The tile that a schedule gives one program, supposed from extents and dtype widths alone.
+
+    pointwise   a line of wide accesses for each thread
+    row         the reduced axis is contiguous: held in registers up to HELD elements, else walked
+    column      the reduced axis is strided: tiles [reduced x SQUARE]
+
+The figures below are the schedules' own. Must not know codegen: what it says of a nest is a guess
+at the choice that a schedule makes later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ..base.affine import coefficient
+from ..base.sym import Dim, Var, atoms, product
+from ..ir.nest import Nest
+from ..target import Target
+from .sizes import Hints, number
+from .traffic import Stage
+
+HELD = 16384
+"""Most elements of one program's tile: 32 for each of 512 threads."""
+WALK = 4096
+"""Elements of one step of a walked reduction: 16 for each of 256 threads."""
+SHORT = 2048
+"""Short rows share a program until its tile has this many elements."""
+SQUARE = 64
+"""Side of a tile that is read along one axis and reduced or written along another."""
+VECTOR = 16
+"""Bytes of the widest access of one thread."""
+LANES = 32
+"""Threads of a warp that schedules count with, whatever the chip has."""
+
+Family = Literal["pointwise", "row", "column"]
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One program's tile.
+
+    Attributes:
+        threads: of the program, in the chip's warps.
+        elements: of the tile that a thread holds, 1 at least.
+        held: whether whole rows are on chip between dependent reductions.
+    """
+
+    family: Family
+    threads: int
+    elements: int
+    held: bool
+
+
+def tile_of(nest: Nest, passes: Sequence[Stage], target: Target, hints: Hints) -> Tile:
+    """The supposed tile of a nest.
+
+    Args:
+        passes: `stages(nest)`.
+    """
+    if target.device == "cpu":
+        return Tile("row" if passes else "pointwise", target.threads_per_block, 1, False)
+    points = number(product([a.extent for a in nest.space]), hints)
+    if not passes:
+        return _tile("pointwise", *_line(nest, points, target), target, False)
+    inner = max(number(product(w), hints) for w in _walks(passes))
+    if is_columns(nest, passes):
+        budget, each = (WALK // 2, 8) if nest.scans else (WALK, 16)
+        lanes = min(SQUARE, _cover(points)) * min(budget // SQUARE, _cover(inner))
+        return _tile("column", lanes, max(1, min(8, lanes // (LANES * each))), target, False)
+    whole = _cover(inner)
+    if whole > HELD:
+        return _tile("row", WALK, WALK // 512, target, False)
+    lanes = whole * _rows(points, whole, target)
+    return _tile("row", lanes, max(1, min(16, lanes // 512)), target, True)
+
+
+def is_columns(nest: Nest, passes: Sequence[Stage]) -> bool:
+    """Whether the reductions run along strided axes, so that a program takes several columns."""
+    types = {b.name: b.type for b in nest.buffers}
+    offsets = [types[e.buffer].offset(e.index) for e in nest.loads]
+    axes = [{a for a in atoms(d) if isinstance(a, Var)} for d in offsets]
+    most = max(map(len, axes), default=0)
+    widest = [(d, own) for d, own in zip(offsets, axes, strict=True) if len(own) == most]
+    unit = {a for d, own in widest for a in own if coefficient(d, a) == 1}
+    inner = {a for s in passes for a in s.axes}
+    return not unit & inner and any(a.var in unit for a in nest.space)
+
+
+def _walks(passes: Sequence[Stage]) -> list[list[Dim]]:
+    """Extents of the axes of each walk."""
+    return [[a.extent for a in w] for p in passes for w in p.walks]
+
+
+def _tile(family: Family, lanes: int, warps: int, target: Target, held: bool) -> Tile:
+    threads = warps * target.warp_size
+    return Tile(family, threads, max(1, lanes // threads), held)
+
+
+def _line(nest: Nest, points: int, target: Target) -> tuple[int, int]:
+    """(lanes, warps) of a line: two wide accesses per thread and buffer, one for many buffers."""
+    widths = [b.type.dtype.itemsize for b in nest.buffers] or [4]
+    each = VECTOR // min(widths)
+    each = min(16, each * 2 if len(widths) <= 3 else each)
+    lanes, warps = each * LANES * 4, 4
+    while lanes > 128 and points < lanes * target.multiprocessors:
+        lanes //= 2
+        warps = max(1, min(4, lanes // (LANES * min(each, 4))))
+    return min(lanes, _cover(points)), warps
+
+
+def _rows(points: int, whole: int, target: Target) -> int:
+    """Rows of one program: as many as fill its tile and still feed every multiprocessor."""
+    rows = min(_cover(points), max(1, SHORT // whole))
+    while rows > 1 and points < rows * 2 * target.multiprocessors:
+        rows //= 2
+    return rows
+
+
+def _cover(extent: int) -> int:
+    """The least power of two that covers an extent."""
+    return 1 << max(0, extent - 1).bit_length()
