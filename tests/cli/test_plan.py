@@ -49,7 +49,7 @@ def run(*args: str) -> Result:
 def test_plan_prints_groups_and_totals(model: str, factory: str) -> None:
     found = run("plan", f"{model}:{factory}")
     assert found.exit_code == 0, found.output
-    for word in ("inference: 1 group", "1 kernel", "target h200", "lower bound", "100.0%"):
+    for word in ("inference: 1 group", "1 kernel", "Plan for h200", "lower bound", "100.0%"):
         assert word in found.output
 
 

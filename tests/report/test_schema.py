@@ -2,52 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from plan_documents import document, graph
 
 from onetrip.base.errors import OnetripError, UsageError
-from onetrip.report import schema, text
+from onetrip.report import schema
 from onetrip.report.record import totals
-
-
-def group(name: str, bytes_each: int = 1000, **changed: object) -> schema.Group:
-    fields: dict[str, object] = {
-        "name": name, "kind": "pointwise", "generated": True, "anchor": False,
-        "nodes": (f":{name}#0@00",), "ops": ("add", "gelu"), "modules": (), "lines": ("m.py:3",),
-        "reads": bytes_each, "writes": bytes_each, "registers": 36, "spill_bytes": 0,
-        "shared_bytes": 0, "occupancy": 1.0, "source": "estimated", "flops": 10,
-        "intensity": 0.005, "estimated_us": 2.5, "bound_by": "memory",
-    }  # fmt: skip
-    return schema.Group(**{**fields, **changed})  # type: ignore[arg-type]
-
-
-def boundary(producer: str, consumer: str, size: int) -> schema.Boundary:
-    return schema.Boundary(
-        producer, consumer, (":x#0@00",), size, "stored", "illegal", "convexity", "a path is there",
-        (schema.Evidence("operators on the path", 2, "operators", 0),),
-        schema.IfFused(1, 4000, 40, 16, 3.0), "fuse it as well",
-    )  # fmt: skip
-
-
-def graph(name: str = "inference", peak: int = 500, kept: int = 100) -> schema.Graph:
-    return schema.Graph(
-        name=name, role=name, key="k", kernels=2, traffic_bytes=4000, peak_bytes=peak,
-        output_bytes=kept, estimated_us=5.0, bound_us=4.0, bound_kind="exact",
-        eligible_bytes=4000, generated_bytes=3000, arena_bytes="64*n",
-        groups=(group("g0_add"), group("g1_add")),
-        boundaries=(boundary("g0_add", "g1_add", 10), boundary("g0_add", "g1_add", 2000)),
-        memory=(schema.Buffer(":x#0@00", 1000, "64*n", 0, 1, "arena"),),
-        lines=(schema.Line("cut", (":a#0@00", ":b#0@00")),),
-    )  # fmt: skip
-
-
-def document(*graphs: schema.Graph) -> schema.Document:
-    found = graphs or (graph(),)
-    return schema.Document(
-        schema.KIND, schema.FORMAT, "h200", "best", "eager", False, totals(found), found
-    )
 
 
 def test_round_trip(tmp_path: Path) -> None:
@@ -60,6 +26,11 @@ def changed(**fields: object) -> str:
     return json.dumps({**json.loads(schema.encode(document())), **fields})
 
 
+def changed_graph(**fields: object) -> str:
+    (first,) = json.loads(schema.encode(document()))["graphs"]
+    return changed(graphs=[{**first, **fields}])
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -69,6 +40,17 @@ def changed(**fields: object) -> str:
         (changed(format=99), ("format 99", "format 1")),
         (changed(graphs=[{"name": 3}]), ("cannot be read", "graphs[0].name")),
         (changed(kind="other"), ("not a plan", "other")),
+        ("", ("cannot be read",)),
+        (changed()[:-40], ("cannot be read", "truncated")),
+        ("[" * 100_000, ("cannot be read",)),
+        (changed(lines=[]), ("cannot be read", "unknown field `lines`")),
+        (changed(format="1"), ("cannot be read", "$.format")),
+        (changed_graph(kernels=-3), ("cannot be read", "$.graphs[0].kernels", ">= 0")),
+        (changed_graph(estimated_us=-1.0), ("cannot be read", "estimated_us")),
+        (changed_graph(bound_kind="guess"), ("cannot be read", "bound_kind", "guess")),
+        (changed_graph(lines=[{"kind": "join", "calls": []}]), ("cannot be read", "join")),
+        (changed_graph(lines=[{"kind": "cut", "calls": ["a"]}]), ("too few calls", "cut(a)")),
+        (changed_graph(lines=[{"kind": "pin", "calls": []}]), ("too few calls", "pin()")),
     ],
 )
 def test_what_is_no_plan_says_so(tmp_path: Path, content: str, words: tuple[str, ...]) -> None:
@@ -93,30 +75,61 @@ def test_a_missing_file_and_a_missing_folder_are_wrong_use(tmp_path: Path) -> No
         schema.write(document(), tmp_path / "no" / "p.json")
 
 
+def folder(path: Path) -> None:
+    path.mkdir()
+
+
+@pytest.mark.parametrize("make", [folder, lambda p: p.symlink_to(p)], ids=["folder", "loop"])
+def test_what_is_no_file_can_be_neither_read_nor_written(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    path = tmp_path / "p.json"
+    make(path)
+    for attempt in (schema.read, lambda p: schema.write(document(), p)):
+        with pytest.raises(UsageError) as caught:
+            attempt(path)
+        assert str(path) in str(caught.value) and "next step" in str(caught.value)
+
+
+def test_a_full_disk_leaves_the_old_plan_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "p.json"
+    schema.write(document(), path)
+    before = path.read_bytes()
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UsageError, match="cannot be written") as caught:
+        schema.write(document(graph("forward"), graph("backward")), path)
+    assert "No space left" in str(caught.value)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no such device here")
+def test_a_device_is_written_to_and_not_replaced() -> None:
+    with pytest.raises(UsageError, match="No space left"):
+        schema.write(document(), "/dev/full")
+    schema.write(document(), os.devnull)
+    assert not Path(os.devnull).is_file()
+
+
+def test_a_link_stays_a_link_and_a_mode_a_mode(tmp_path: Path) -> None:
+    path, link = tmp_path / "p.json", tmp_path / "link.json"
+    path.write_text("old")
+    path.chmod(0o640)
+    link.symlink_to(path)
+    schema.write(document(), link)
+    assert link.is_symlink() and schema.read(path) == document()
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
 def test_totals_are_sums_and_the_peak_counts_what_earlier_graphs_left() -> None:
     both = totals((graph("forward", peak=500, kept=300), graph("backward", peak=400, kept=50)))
     assert (both.kernels, both.traffic_bytes, both.bound_us) == (4, 8000, 8.0)
     assert both.peak_bytes == 700
     assert both.generated_share == 0.75
     assert both.bound_kind == "exact"
-
-
-def test_plain_tables_have_every_figure() -> None:
-    shown = text.plain(document())
-    for word in ("g0_add", "pointwise", "add, gelu", "1 kB", "36", "memory", "2.5", "convexity",
-                 "a path is there", "40 registers, 16 B spilled", "cut(:a#0@00, :b#0@00)",
-                 "2 kernels", "75.0%", "(exact)", "500 B"):  # fmt: skip
-        assert word in shown, word
-    assert "\x1b" not in shown
-
-
-def test_the_boundary_that_moves_most_comes_first_and_the_rest_is_counted() -> None:
-    grid = text.boundaries_grid(graph(), 1)
-    assert [r[1] for r in grid.rows] == ["2 kB"]
-    assert "1 that move fewer bytes" in grid.title
-    assert [r[1] for r in text.boundaries_grid(graph(), None).rows] == ["2 kB", "10 B"]
-
-
-def test_like_groups_share_a_row() -> None:
-    (row,) = text.groups_grid(graph()).rows
-    assert row[0] == "2"

@@ -20,7 +20,8 @@ from .annotations import asked_of
 
 _TORCH = str(Path(torch.__file__).parent)
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
-_ROOT = re.compile(r"^[LG]\['\w+'\]\.?")
+_ROOT = re.compile(r"^(?:L\['args'\]\[0\]|[LG]\['\w+'\])\.?")
+"""The compiled module: `L['self']`, or the first argument of a wrapper around its forward."""
 _SUBMODULE = re.compile(r"_modules\['([^']+)'\]|\['?([^\]']+)'?\]")
 
 

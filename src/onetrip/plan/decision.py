@@ -108,9 +108,9 @@ REASONS: dict[str, Reason] = {
     ),
     "compute-bound-anchor": Reason(
         "extern",
-        "{node} is a matrix product of the library with {intensity:.3g} FLOP a byte "
-        "(ridge {ridge:.3g}); its kernel takes in no neighbour",
-        "a contraction template would take {neighbour} into its prologue or epilogue",
+        "{node} is matrix products by the library, {intensity:.3g} FLOP a byte (ridge "
+        "{ridge:.3g}); its kernel takes in no neighbour",
+        "no line of a plan: it takes a kernel for {node} that also computes {neighbour}",
     ),
     "pressure-registers": Reason(
         "over-limit",

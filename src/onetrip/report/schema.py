@@ -227,7 +227,7 @@ class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kind: str
     format: int
     target: str
-    search: Literal["eager", "max", "best"]
+    search: str
     numerics: str
     training: bool
     totals: Totals
@@ -336,7 +336,7 @@ def write(document: Document, path: str | Path) -> None:
             place.write_bytes(data)  # a pipe or a device, or a folder, which refuses
         else:
             _replace(place, data)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: a loop of links
         raise UsageError(
             "the plan cannot be written",
             expected="a file, new or not, in a folder that can be written to",

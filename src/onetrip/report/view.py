@@ -6,7 +6,6 @@ also holds its graphs, so that it can be planned again under other wishes. Must 
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,7 +20,7 @@ from ..plan.choose import Problem, plan_problem
 from ..plan.plan import GraphPlan
 from ..plan.search import Search
 from ..target import Target
-from . import schema, text
+from . import page, schema, text
 from .keys import Keys, keys_of
 from .lines import added, constraints_of, refuse, refuse_views, wish
 from .record import graph_record, totals
@@ -216,18 +215,18 @@ class Plan:
         """The text of the plan file."""
         return schema.encode(self.document)
 
-    def text(self, *, all_boundaries: bool = False) -> str:
-        """The tables without colour."""
-        return text.plain(self.document, all_boundaries=all_boundaries)
+    def text(self, *, width: int = text.PLAIN_WIDTH, all_boundaries: bool = False) -> str:
+        """The tables without colour, no line wider than `width` columns (40 at least)."""
+        return text.plain(self.document, width=width, all_boundaries=all_boundaries)
 
     def __str__(self) -> str:
         return text.shown(self.document)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield from text.rich_blocks(self.document)
+        yield from text.rich_lines(self.document, options.max_width)
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(self.text())}</pre>"
+        return page.fragment(text.blocks(self.document))
 
     def __repr__(self) -> str:
         kernels, moved = counted(self.kernels, "kernel"), bytes_text(self.traffic_bytes)
