@@ -200,6 +200,12 @@ def library_flops(node: Node) -> Dim:
     return op.body.flops(node) if op is not None and isinstance(op.body, Opaque) else 0
 
 
+def library_special(node: Node) -> Dim:
+    """Special functions that a library call computes on its result."""
+    op: Op | None = OPS.get(node.op)
+    return op.body.special(node) if op is not None and isinstance(op.body, Opaque) else 0
+
+
 def library_cost(
     node: Node,
     reads: tuple[tuple[str, int], ...],
@@ -211,16 +217,20 @@ def library_cost(
 ) -> Cost:
     """The cost of a library call that reads its inputs once and writes its outputs once.
 
+    Special functions come after its products, not beside them.
+
     Args:
         rate: FLOP/s for a dtype; default: what a large library product reaches.
     """
     flops = number(library_flops(node), hints)
     seconds = flops / (rate or matrix_rate)(target, call_dtype(node)) if flops else 0.0
+    special = number(library_special(node), hints)
+    seconds += special / target.special_rate
     memory_us = 1e6 * sum(n for _, n in (*reads, *writes)) / target.copy_bandwidth
     compute_us = 1e6 * seconds
     launch = target.launch_us
     us = max(memory_us, compute_us) + launch
-    return Cost(us, memory_us, compute_us, launch, reads, writes, 0, flops, 0, 0, 1.0)
+    return Cost(us, memory_us, compute_us, launch, reads, writes, 0, flops, special, 0, 1.0)
 
 
 def pays_to_pad(node: Node, moved: int, target: Target) -> bool:

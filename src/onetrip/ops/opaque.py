@@ -57,7 +57,8 @@ def _product_flops(first: int) -> Callable[[Node], Dim]:
     return flops
 
 
-def _linear_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
+def linear_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
+    """x @ w.T: the leading dimensions of x, then the rows of w."""
     x, w = operands[:2]
     return (dense(x.dtype, (*x.shape[:-1], *w.shape[:-1])),)
 
@@ -77,7 +78,8 @@ def _window(size: Dim, kernel: Dim, stride: Dim, pad: Dim, dilation: Dim) -> Dim
     return add(floordiv(add(add(size, mul(pad, 2)), mul(span, -1)), stride), 1)
 
 
-def _convolution_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
+def convolution_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
+    """Batch, output channels, and how often the window fits into each dimension."""
     x, w = operands[:2]
     rank = x.rank - 2
     stride, pad, dilation, extra = (
@@ -98,7 +100,7 @@ def _convolution_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
     return (dense(x.dtype, (x.shape[0], channels, *sizes)),)
 
 
-def _convolution_flops(node: Node) -> Dim:
+def convolution_flops(node: Node) -> Dim:
     """2 * (elements of the smaller-channel side) * weight elements per channel of it."""
     x, w = _shapes(node)[:2]
     side = x if node.attr["transposed"] else node.outputs[0].type.shape
@@ -273,11 +275,11 @@ OPS: tuple[Op, ...] = (
     _contraction("addmv", ("self", "mat", "vec"), ("beta", "alpha"), 1, _np_addmm,
                  ((3,), (3, 4), (4,))),
     library("linear", Kind.CONTRACTION, default_form("linear", ("input", "weight", "bias?")),
-            _linear_type, _product_flops(0), _np_linear,
+            linear_type, _product_flops(0), _np_linear,
             (sample(("f32", (2, 3, 4)), ("f32", (5, 4)), ("f32", (5,)), has_bias=True),)),
     library("convolution", Kind.CONTRACTION,
             default_form("convolution", ("input", "weight", "bias?"), CONVOLVED),
-            _convolution_type, _convolution_flops, reference.convolution,
+            convolution_type, convolution_flops, reference.convolution,
             (sample(X4, WEIGHT, ("f32", (6,)), has_bias=True, **PLAIN),), ("Conv",)),
     library("convolution_backward", Kind.CONTRACTION,
             default_form("convolution_backward", ("grad_output", "input", "weight"),

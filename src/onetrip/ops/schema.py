@@ -132,9 +132,13 @@ class Composite:
 
 @dataclass(frozen=True)
 class Opaque:
-    """A library call; `flops(node)` counts its arithmetic (2 for a multiply-add)."""
+    """A library call; `flops(node)` counts its arithmetic (2 for a multiply-add).
+
+    `special(node)` counts special functions that it computes after its products, on the result.
+    """
 
     flops: Callable[[Node], Dim]
+    special: Callable[[Node], Dim] = lambda node: 0
 
 
 @dataclass(frozen=True)

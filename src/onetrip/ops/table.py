@@ -13,6 +13,7 @@ from . import (
     comparison,
     creation,
     elementary,
+    epilogues,
     gather,
     gradients,
     joining,
@@ -40,7 +41,8 @@ FAMILIES = (
     arithmetic, comparison, activation, creation, movement, joining, gather, reduction, statistics,
     recurrence, arrangement, padding, normalization, gradients, losses, loss_gradients,
     special, elementary, search,
-    weights, windows, pooling, resampling, columns, random, opaque, scatter,
+    weights, windows, pooling, resampling, columns, random, opaque, epilogues,
+    scatter,
 )  # fmt: skip
 ALL: tuple[Op, ...] = tuple(op for family in FAMILIES for op in family.OPS)
 

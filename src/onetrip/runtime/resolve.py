@@ -9,7 +9,7 @@ import torch
 
 from ..base.dtype import DType
 from ..base.sym import Dim, Size, Sym, render
-from ..frontend.attention_ops import IMPLEMENTATIONS
+from ..frontend import attention_ops, library_ops
 from ..ir.graph import Literal
 
 Sizes = Any
@@ -42,7 +42,11 @@ DIRECT: Mapping[str, Callable[..., Any]] = {
         for name in ("mm", "addmm", "bmm", "baddbmm")
         for overload in ("default", "out")
     },
-    **{f"onetrip.{name}.default": function for name, function in IMPLEMENTATIONS.items()},
+    **{
+        f"onetrip.{name}.default": function
+        for ours in (attention_ops, library_ops)
+        for name, function in ours.IMPLEMENTATIONS.items()
+    },
 }
 """What is called for an operator instead of its entry in the dispatcher, which costs a call of a
 product as much again as the product's own launch: torch's own bindings, and our Python functions.
