@@ -1,0 +1,300 @@
+"""Addends and filled places of scores as what the library's attention takes: a mask, or a flag.
+
+    filled where not c          ->  mask c                    rows without a place: NaN, or the mean
+    filled, and b added         ->  mask where(c, b, -inf)
+    c = arange <= arange[:, None], computed here  ->  is_causal
+
+In eager a row that is filled whole with -inf is NaN, and one that is filled with a large negative
+number gives every key the same weight; the library gives 0, or a row of its own. What the rows need
+afterwards is said here, unless the mask is known to leave a place in each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+import numpy as np
+
+from ..base.dtype import DType, bf16, bool_, f16, f32, f64
+from ..base.sym import Dim, product
+from ..ir.graph import Graph, Value
+from .closed import Closed
+from .heads import Heads, nested, places_in
+from .scores import Term, number_of
+from .writer import Writer
+
+LEAST: Mapping[DType, float] = {
+    f16: -65504.0, bf16: -3.3895313892515355e38, f32: -3.4028234663852886e38,
+    f64: -1.7976931348623157e308,
+}  # fmt: skip
+"""The least finite number."""
+SWAMPS = -1e9
+"""A fill from here down leaves no weight in a row that has another place: no model has scores like
+it. f16 has no such number: there half of its least one does."""
+
+
+class Rows(Enum):
+    """What eager makes of a row without a place."""
+
+    NAN = "nan"
+    MEAN = "mean"
+    EITHER = "either"
+    """NaN where the row's mask is -inf, the mean where it is finite."""
+
+
+@dataclass(frozen=True)
+class Mask:
+    """What the library is given, and what is left to do.
+
+    Attributes:
+        value: a bool or float mask that broadcasts to [batch, heads, queries, keys], or None.
+        causal: whether the flag says it all.
+        rows: what rows without a place become; None where there are none.
+        exact: whether a fill or a rounding may show in finite results.
+    """
+
+    value: Value | None = None
+    causal: bool = False
+    rows: Rows | None = None
+    exact: bool = True
+
+
+class Masks:
+    """Reads masks of one graph; what is computed of them is kept."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._closed = Closed(graph.producers)
+        self._verdicts: dict[tuple[object, ...], str] = {}
+        self._places: dict[str, np.ndarray | None] = {}
+        self._sources: dict[str, str] = {}
+
+    def combine(
+        self, write: Writer, terms: Sequence[Term], heads: Heads, dtype: DType, mixed: bool
+    ) -> Mask | str:
+        """The mask of some terms, or why there is none.
+
+        Args:
+            dtype: of the attention; `mixed`: whether the library takes a wider mask with it.
+        """
+        terms = tuple(self._by_places(write, self._as_fill(t)) for t in terms)
+        fills = [t for t in terms if t.fill is not None]
+        addends = [t for t in terms if t.fill is None]
+        if not all(t.value.type.dtype.is_float for t in addends):
+            return "what is added to the scores is no float"
+        if len({t.fill == -math.inf for t in fills}) > 1:
+            return "scores are filled with -inf and with a finite number"
+        aligned = [_aligned(write, t, heads) for t in (*fills, *addends)]
+        if any(x is None for x in aligned):
+            return "a mask splits the batch in another way than the scores"
+        parts = [x for x in aligned if x is not None]
+        keep = self._keep(write, fills, parts[: len(fills)])
+        bias = _sum(write, addends, parts[len(fills) :])
+        swamps = SWAMPS if dtype is not f16 else LEAST[f16] / 2
+        exact = all(t.fill is not None and t.fill <= swamps for t in fills)
+        if bias is None:
+            return Mask() if keep is None else self._of_fills(keep, fills, heads, exact)
+        return self._of_addends(write, keep, bias, fills, dtype, mixed, exact)
+
+    def _as_fill(self, term: Term) -> Term:
+        """An addend that is 0 in some places and swamps the others, as what it means."""
+        node = self._graph.producers.get(term.value.name)
+        if term.fill is not None or node is None or node.op != "where":
+            return term
+        condition, *sides = node.inputs
+        numbers = [number_of(self._graph, x) for x in sides]
+        if 0.0 not in numbers or not isinstance(condition, Value):
+            return term
+        when = numbers[0] != 0.0
+        low = numbers[0] if when else numbers[1]
+        least = LEAST.get(term.value.type.dtype, SWAMPS)
+        if low is None or low * term.factor > max(SWAMPS, least / 2):
+            return term
+        return replace(term, value=condition, factor=1.0, fill=low * term.factor, when=when)
+
+    def _by_places(self, write: Writer, term: Term) -> Term:
+        """An addend that is known and is 0 or -inf everywhere, as what it means."""
+        if term.fill is not None or term.factor <= 0:
+            return term
+        name = term.value.name
+        if name not in self._places:
+            known = self._closed.value(term.value)
+            zero = None if known is None else known == 0
+            plain = zero is not None and bool((zero | np.isneginf(known)).all())
+            self._places[name] = zero if plain else None
+        places = self._places[name]
+        if places is None:
+            return term
+        kept = write("eq", term.value, 0)
+        self._closed.put(kept, places)
+        self._sources[kept.name] = name
+        return replace(term, value=kept, factor=1.0, fill=-math.inf, when=False)
+
+    def _keep(self, write: Writer, fills: Sequence[Term], parts: Sequence[Value]) -> Value | None:
+        """Where nothing is filled."""
+        kept: Value | None = None
+        for term, part in zip(fills, parts, strict=True):
+            if term.when:
+                part = write("logical_not", part)
+            kept = part if kept is None else write("logical_and", kept, part)
+        return kept
+
+    def _of_fills(self, keep: Value, fills: Sequence[Term], heads: Heads, exact: bool) -> Mask:
+        rows = Rows.NAN if fills[0].fill == -math.inf else Rows.MEAN
+        verdict = self._verdict(fills, heads)
+        known = {"all": Mask(exact=exact), "causal": Mask(None, True, None, exact)}
+        if verdict in known:
+            return known[verdict]
+        return Mask(keep, False, None if verdict == "seen" else rows, exact)
+
+    def _of_addends(
+        self,
+        write: Writer,
+        keep: Value | None,
+        bias: Value,
+        fills: Sequence[Term],
+        dtype: DType,
+        mixed: bool,
+        exact: bool,
+    ) -> Mask:
+        own = bias.type.dtype
+        if own is not dtype and not (mixed and own.bits > dtype.bits):
+            bias = write("to", bias, dtype=dtype)
+            exact = exact and own.bits <= dtype.bits
+        if keep is not None:
+            infinite = fills[0].fill == -math.inf
+            low = -math.inf if infinite else LEAST[bias.type.dtype]
+            bias = write("where", keep, bias, low)
+        finite = keep is None and self._is_finite(bias)
+        return Mask(bias, False, None if finite else Rows.EITHER, exact)
+
+    def _is_finite(self, bias: Value) -> bool:
+        known = self._closed.value(bias) if bias.name in self._graph.producers else None
+        return known is not None and bool((known > SWAMPS).all())
+
+    def _verdict(self, fills: Sequence[Term], heads: Heads) -> str:
+        """`all`, `causal`, `seen` (each row has a place), or `blind`."""
+        names = [self._sources.get(t.value.name, t.value.name) for t in fills]
+        key = (heads, *names, *((t.when, t.frame) for t in fills))
+        if key not in self._verdicts:
+            self._verdicts[key] = self._judged(fills, heads)
+        return self._verdicts[key]
+
+    def _judged(self, fills: Sequence[Term], heads: Heads) -> str:
+        known: np.ndarray | None = None
+        for term in fills:
+            value = self._closed.value(term.value)
+            form = _form(term, heads)
+            if value is None or form is None:
+                return "blind"
+            filled, order, shape = value, *form
+            own = np.reshape(filled, (1,) * (len(order) - filled.ndim) + filled.shape)
+            own = own.transpose(order).reshape(shape)
+            own = own != term.when
+            known = own if known is None else known & own
+        if known is None or known.all():
+            return "all"
+        queries, keys = heads.queries[0], heads.keys[0]
+        square = queries == keys and known.shape[-2:] == (queries, keys)
+        if square and (known == (np.tri(known.shape[-1]) > 0)).all():
+            return "causal"
+        return "seen" if known.any(-1).all() else "blind"
+
+
+# ------------------------------------------------------------------ alignment
+
+
+def _form(term: Term, heads: Heads) -> tuple[tuple[int, ...], tuple[Dim, ...]] | None:
+    """How a term's value becomes [*lead, queries, keys]: an order of dimensions and a shape.
+
+    Dimensions are counted in the scores' rank; those of size 1 in the scores stand first.
+    """
+    places = places_in(term.frame, heads)
+    groups = None if places is None else nested(
+        [term.frame.shape[k] for k in places.lead], heads.lead
+    )  # fmt: skip
+    if places is None or groups is None:
+        return None
+    rank = term.frame.rank
+    own = (1,) * (rank - term.value.type.rank) + term.value.type.shape
+    named = [*places.lead, *(k for k in (places.queries, places.keys) if k is not None)]
+    order = (*(k for k in range(rank) if k not in named), *named)
+    shape: list[Dim] = []
+    for k, group in zip(places.lead, groups, strict=True):
+        shape.extend([1] * len(group) if own[k] == 1 else group)
+    for place in (places.queries, places.keys):
+        shape.append(1 if place is None else own[place])
+    return order, tuple(shape)
+
+
+def _aligned(write: Writer, term: Term, heads: Heads) -> Value | None:
+    """A term's value as [batch, heads, queries, keys], sizes of 1 where it repeats."""
+    form = _form(term, heads)
+    if form is None:
+        return None
+    order, shape = form
+    x = term.value
+    real = [k for k in order if term.frame.shape[k] != 1]
+    if real != sorted(real):
+        x = write.viewed(x, (1,) * (term.frame.rank - x.type.rank) + x.type.shape)
+        x = write.permuted(x, order)
+    *lead, queries, keys = shape
+    while len(lead) < 2:
+        lead.insert(0, 1)
+    if len(lead) > 2:
+        x, lead = _merged(write, x, lead, heads, (queries, keys))
+    return write.viewed(x, (*lead, queries, keys))
+
+
+def _merged(
+    write: Writer, x: Value, lead: list[Dim], heads: Heads, rest: tuple[Dim, Dim]
+) -> tuple[Value, list[Dim]]:
+    """All but the last of the leading dimensions as one: repeated where only some repeat."""
+    *outer, last = lead
+    whole = heads.lead[:-1]
+    if all(n == 1 for n in outer):
+        return x, [1, last]
+    if tuple(outer) != whole:
+        x = write("expand", write.viewed(x, (*lead, *rest)), size=(*whole, last, *rest))
+    return x, [product(whole), last]
+
+
+def _sum(write: Writer, addends: Sequence[Term], parts: Sequence[Value]) -> Value | None:
+    total: Value | None = None
+    for term, part in zip(addends, parts, strict=True):
+        if term.factor != 1.0:
+            part = write("mul", part, term.factor)
+        total = part if total is None else write("add", total, part, alpha=1)
+    return total
+
+
+# ------------------------------------------------------------------ rows without a place
+
+
+def settle(write: Writer, o: Value, v: Value, mask: Mask) -> Value:
+    """The result of the library with rows without a place as eager has them.
+
+    Args:
+        o, v: [batch, heads, queries, width] and [batch, heads, keys, width].
+    """
+    if mask.rows is None or mask.value is None:
+        return o
+    kind = mask.value.type.dtype
+    if kind is bool_:
+        seen = write("any", mask.value, dim=(3,), keepdim=True)
+    else:
+        peak = write("amax", mask.value, dim=(3,), keepdim=True)
+        seen = write("gt", peak, LEAST[kind] / 2)
+    other: Value | float = math.nan
+    if mask.rows is not Rows.NAN:
+        other = write("mean", v, dim=(2,), keepdim=True, dtype=None)
+    if mask.rows is Rows.EITHER and isinstance(other, Value):
+        nothing = write("sub", peak, peak, alpha=1)  # 0, or NaN of -inf and NaN
+        if kind is not o.type.dtype:
+            nothing = write("to", nothing, dtype=o.type.dtype)
+        other = write("add", other, nothing, alpha=1)
+    settled = write("where", seen, o, other)
+    return write.laid_out(settled, o.type.strides)
