@@ -10,8 +10,8 @@ which of the two it is. Must not know codegen.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from ..ir.nest import Nest
@@ -35,7 +35,8 @@ class Weights:
         base: addresses, counters and masks.
         packed: whether narrow values share registers.
         moved, kept, state: for each word of each element; temporaries: for each word.
-        branch: for each word of temporaries of each element, where the code branches.
+        branch: for each word that is moved or temporary, of each element, where the code branches:
+            what lives across the branch lives for all elements at once.
     """
 
     base: float
@@ -48,8 +49,8 @@ class Weights:
 
 
 WEIGHTS: dict[str, Weights] = {
-    "nvidia": Weights(9.5, True, 0.38, 0.71, 0.92, 2.4, 2.0),
-    "amd": Weights(1.2, False, 0.40, 1.03, 1.88, 2.0, 4.0),
+    "nvidia": Weights(9.5, True, 0.37, 0.71, 0.91, 2.5, 0.13),
+    "amd": Weights(1.8, False, 0.48, 1.02, 1.84, 1.3, 0.40),
 }
 """By vendor; the least absolute relative error over the kernels of the project's own programs, see
 `benchmarks/registers.py`, which fits them and states their error."""
@@ -62,6 +63,12 @@ class Assembled:
     registers: int
     spill_bytes: int
     shared_bytes: int
+
+    @staticmethod
+    def most(kernels: Iterable[Assembled]) -> Assembled:
+        """The need of a group of kernels: of each figure the largest."""
+        rows = [(k.registers, k.spill_bytes, k.shared_bytes) for k in kernels]
+        return Assembled(*(max(column) for column in zip(*rows, strict=True)))
 
 
 class Resources(Protocol):
@@ -85,6 +92,7 @@ class Need:
         persistent: whether rows stay on chip between dependent reductions.
         occupancy: resident threads / most resident threads.
         source: where registers, spills and shared memory come from.
+        worst: registers wanted if all that moves, and temporaries across branches, lived at once.
     """
 
     registers: int
@@ -95,6 +103,7 @@ class Need:
     persistent: bool
     occupancy: float
     source: Literal["estimated", "assembled"] = "estimated"
+    worst: int = 0
 
 
 def need(
@@ -135,12 +144,10 @@ def register_limit(target: Target, threads: int) -> int:
 
 
 def near_limit(found: Need, target: Target) -> bool:
-    """Whether an estimate is so close to a limit of the chip that it decides about spills."""
+    """Whether an estimate leaves open that the kernel goes beyond a limit of the chip."""
     most = register_limit(target, found.threads)
-    return (
-        found.spill_bytes > 0
-        or found.registers >= NEAR * most
-        or found.shared_bytes >= NEAR * target.shared_per_block
+    return max(found.registers, found.worst) >= NEAR * most or (
+        found.shared_bytes >= NEAR * target.shared_per_block
     )
 
 
@@ -153,7 +160,10 @@ def estimate(nest: Nest, target: Target, hints: Hints = NO_HINTS) -> Need:
     if target.device == "cpu":
         return _vectors(nest, passes, target)
     tile = tile_of(nest, passes, target, hints)
-    wanted = _registers(pressure(nest, passes, tile.held), tile, WEIGHTS[target.vendor])
+    weights = WEIGHTS[target.vendor]
+    found = pressure(nest, passes, tile.held)
+    wanted = _registers(found, tile, weights)
+    worst = _registers(found, tile, replace(weights, moved=1, branch=1))
     most = register_limit(target, tile.threads)
     registers = min(wanted, most)
     shared = _shared(nest, passes, tile)
@@ -165,14 +175,15 @@ def estimate(nest: Nest, target: Target, hints: Hints = NO_HINTS) -> Need:
         tile.elements,
         tile.held,
         occupancy(target, registers, shared, tile.threads),
+        worst=max(wanted, worst),
     )
 
 
 def _registers(found: Pressure, tile: Tile, w: Weights) -> int:
-    each = w.moved * (found.packed if w.packed else found.moved)
-    each += w.kept * found.kept + w.state * found.state
+    moved = found.packed if w.packed else found.moved
+    each = w.moved * moved + w.kept * found.kept + w.state * found.state
     if found.branches:
-        each += w.branch * found.temporaries
+        each += w.branch * (moved + found.temporaries)
     return round(w.base + tile.elements * each + w.temporaries * found.temporaries)
 
 

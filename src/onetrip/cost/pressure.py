@@ -21,9 +21,11 @@ from ..ir.expr import Apply, Cast, Const, Expr, Load, Position, children
 from ..ir.nest import Nest
 from .traffic import Stage, within_stage
 
-BRANCHING = frozenset({"sin", "cos", "tan"})
-"""Operators whose code branches (large arguments are reduced apart): temporaries of all elements
-live across the branch."""
+BRANCHING = frozenset(
+    {"lgamma", "pow", "floordiv", "remainder", "fmod", "nextafter", "sin", "cos", "tan", "acosh",
+     "asinh", "atan2", "sinh", "tanh", "log1p", "atanh", "erfinv", "gcd"}
+)  # fmt: skip
+"""Operators whose code on a GPU branches, as the assembly of each alone shows."""
 LEAST_BITS = 8
 
 

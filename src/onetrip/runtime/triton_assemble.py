@@ -2,6 +2,7 @@
 
 Triton cross-compiles; NVIDIA's figures come from the tools in Triton's wheel, AMD's from the
 metadata in its assembly. Figures are kept in the cache: a kernel is assembled once per chip.
+A target that states fewer registers than its architecture has is assembled within them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, Protocol
 import triton
 from triton.backends.compiler import GPUTarget
 
-from ..base.errors import ToolchainError
+from ..base.errors import CacheError, ToolchainError
 from ..base.knobs import JOBS
 from ..cost.occupancy import Assembled
 from .cache import Cache, content_key
@@ -37,6 +38,15 @@ class Chip(Protocol):
         """Threads of a warp."""
         ...
 
+    @property
+    def registers_per_thread(self) -> int:
+        """Most registers of a thread."""
+        ...
+
+
+OWN_REGISTERS = {"sm_": 255, "gfx": 512}
+"""Most registers of a thread, by the beginning of the architecture's name."""
+
 
 def assemble(module: TritonModule, target: Chip, cache: Cache | None = None) -> Assembled:
     """Cross-compiles for a chip, with aligned pointers and sizes that are multiples of 16.
@@ -46,7 +56,7 @@ def assemble(module: TritonModule, target: Chip, cache: Cache | None = None) -> 
     """
     store = cache or Cache()
     version = str(triton.__version__)
-    settings = f"{target.arch} {module.warps} {module.stages}"
+    settings = f"{target.arch} {module.warps} {module.stages} {register_cap(target)}"
     key = content_key(["triton-resources", version, settings, body_of(module.text)])
     known = store.get_json(key, Assembled)
     if known is None:
@@ -64,6 +74,22 @@ def assemble_all(
         return list(pool.map(lambda m: assemble(m, target, store), modules))
 
 
+def try_assemble_all(
+    modules: Sequence[TritonModule], target: Chip, cache: Cache | None = None
+) -> list[Assembled | None]:
+    """`assemble_all` with None for what cannot be assembled: the caller has an estimate."""
+    store = cache or Cache()
+
+    def attempt(module: TritonModule) -> Assembled | None:
+        try:
+            return assemble(module, target, store)
+        except (ToolchainError, CacheError):
+            return None
+
+    with ThreadPoolExecutor(JOBS.get() or None) as pool:
+        return list(pool.map(attempt, modules))
+
+
 def gpu_target(target: Chip) -> Any:
     """Triton's name of a chip.
 
@@ -79,11 +105,31 @@ def gpu_target(target: Chip) -> Any:
     )
 
 
+def register_cap(target: Chip) -> int | None:
+    """The registers that the compiler is held to; None where the architecture's own number holds.
+
+    Raises:
+        ToolchainError: the target states fewer than its chip has, and that chip's compiler can
+            not be held to a number.
+    """
+    own = next((n for k, n in OWN_REGISTERS.items() if target.arch.startswith(k)), 0)
+    if target.registers_per_thread >= own:
+        return None
+    if target.arch.startswith("sm_"):
+        return target.registers_per_thread
+    raise ToolchainError(
+        "Triton cannot compile for fewer registers than this chip has",
+        expected=f"registers_per_thread = {own}",
+        found=str(target.registers_per_thread),
+        where=target.arch,
+    )
+
+
 def _assembled(module: TritonModule, target: Chip, cache: Cache) -> Assembled:
     function = imported(module, cache)
     whole = [True] * len(module.sizes)
     source = source_of(function, module, aligned=True, whole=whole, wide=False)
-    kernel = compiled(source, module, gpu_target(target))
+    kernel = compiled(source, module, gpu_target(target), register_cap(target))
     shared = int(kernel.metadata.shared)
     if target.arch.startswith("gfx"):
         return _amd(str(kernel.asm["amdgcn"]), shared)
@@ -127,7 +173,12 @@ def _number(pattern: str, text: str) -> int:
 
 
 def _run(command: list[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise ToolchainError(
+            "a tool of Triton's wheel cannot be run", found=str(error), where=command[0]
+        ) from error
     if done.returncode:
         raise ToolchainError(
             "a tool of Triton's wheel failed", found=done.stderr.strip(), where=command[0]

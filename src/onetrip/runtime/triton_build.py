@@ -301,13 +301,21 @@ def _once_more(attempt: Callable[[], Any]) -> Any:
     return attempt()
 
 
-def compiled(source: Any, module: TritonModule, target: Any) -> Any:
-    """Triton's compiled kernel; `target` None means the device at hand.
+def compiled(
+    source: Any, module: TritonModule, target: Any, registers: int | None = None
+) -> Any:
+    """Triton's compiled kernel.
+
+    Args:
+        target: Triton's name of a chip; None means the device at hand.
+        registers: most of a thread, where that is fewer than the chip has (NVIDIA alone).
 
     Raises:
         ToolchainError: Triton or the assembler rejects the text.
     """
     options = compile_options(module.warps, module.stages)
+    if registers is not None:
+        options["maxnreg"] = registers
     try:
         return _once_more(lambda: triton.compile(source, target=target, options=options))
     except Exception as error:
