@@ -122,9 +122,7 @@ class Masks:
         name = term.value.name
         if name not in self._places:
             known = self._closed.value(term.value)
-            zero = None if known is None else known == 0
-            plain = zero is not None and bool((zero | np.isneginf(known)).all())
-            self._places[name] = zero if plain else None
+            self._places[name] = None if known is None else _zeros(known)
         places = self._places[name]
         if places is None:
             return term
@@ -202,6 +200,12 @@ class Masks:
         if square and (known == (np.tri(known.shape[-1]) > 0)).all():
             return "causal"
         return "seen" if known.any(-1).all() else "blind"
+
+
+def _zeros(known: np.ndarray) -> np.ndarray | None:
+    """Where an array is 0, if it is -inf everywhere else."""
+    zero: np.ndarray = known == 0
+    return zero if bool((zero | np.isneginf(known)).all()) else None
 
 
 # ------------------------------------------------------------------ alignment

@@ -2,10 +2,10 @@
 
     alternatives -> those the user and the numerics admit -> both ways planned -> best saving first
 
-Both ways are planned as graphs of their own: the replaced nodes with what they read as inputs and
-what is read of them as outputs, and the made nodes alike. So a way is worth what its kernels cost
-without their neighbours. Places of equal structure are priced once. What was not taken leaves a
-record as well. Must not know how alternatives are found.
+Both ways are planned as graphs of their own: the replaced nodes and those before them that nothing
+else reads, and the made nodes; what either reads from elsewhere are its inputs. So a way is worth
+what its kernels cost without their neighbours. Places of equal structure are priced once. What was
+not taken leaves a record as well. Must not know how alternatives are found.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class Problem:
         found: second ways to compute parts of it, and places that have none.
         lower: makes the nests of a graph's primitive nodes.
         hints: expected values of symbolic sizes.
+        resources: the real assembler, where there is one.
     """
 
     graph: Graph
@@ -50,6 +51,7 @@ class Problem:
     search: Search = "best"
     numerics: str = "eager"
     hints: Hints = field(default_factory=dict)
+    resources: Resources | None = None
 
     @property
     def made(self) -> tuple[Alternative, ...]:
@@ -57,11 +59,7 @@ class Problem:
         return tuple(f for f in self.found if isinstance(f, Alternative))
 
 
-def plan_problem(
-    problem: Problem,
-    constraints: Constraints = NO_CONSTRAINTS,
-    resources: Resources | None = None,
-) -> GraphPlan:
+def plan_problem(problem: Problem, constraints: Constraints = NO_CONSTRAINTS) -> GraphPlan:
     """The plan of a graph with the alternatives that pay."""
     graph, choices = choose(problem, constraints)
     plan = plan_graph(
@@ -70,7 +68,7 @@ def plan_problem(
         problem.target,
         search=problem.search,
         constraints=constraints,
-        resources=resources,
+        resources=problem.resources,
         hints=problem.hints,
     )
     return replace(plan, alternatives=choices)
@@ -164,12 +162,12 @@ class _Prices:
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
         self._nests: Mapping[str, Nest] | None = None
-        self._nodes = {n.name: n for n in problem.graph.nodes}
+        self._place = {n.name: k for k, n in enumerate(problem.graph.nodes)}
         self._known: dict[Hashable, tuple[float, float]] = {}
 
     def both(self, found: Alternative) -> tuple[float, float]:
         """(the nodes as they are, the alternative)."""
-        before = [self._nodes[n] for n in found.nodes]
+        before = self._replaced(found)
         old = tuple(name for name, _ in found.values)
         new = tuple(v.name for _, v in found.values)
         key = (_structure(before, old), _structure(found.made, new))
@@ -185,6 +183,20 @@ class _Prices:
             )
             self._known[key] = known
         return known
+
+    def _replaced(self, found: Alternative) -> list[Node]:
+        """The nodes that are gone with an alternative: its own, and what only they need."""
+        graph = self._problem.graph
+        gone = set(found.nodes)
+        kept = {v.name for n in found.made for v in n.values} | graph.needed
+        nodes: list[Node] = []
+        for node in reversed(graph.nodes[: self._place[found.nodes[-1]] + 1]):
+            readers = (r.name for v in node.outputs for r in graph.consumers.get(v.name, ()))
+            unneeded = kept.isdisjoint(v.name for v in node.outputs) and node.op != "extern"
+            if node.name in gone or (unneeded and gone.issuperset(readers)):
+                gone.add(node.name)
+                nodes.append(node)
+        return nodes[::-1]
 
     def _planned(self, graph: Graph, nests: Mapping[str, Nest]) -> float:
         p = self._problem
