@@ -230,10 +230,10 @@ def test_a_merge_that_would_spill_is_not_made_and_says_what_it_would_cost() -> N
 
 
 def test_beyond_the_limit_of_registers_nothing_is_fused_whatever_it_saves() -> None:
-    plan = planned(two_results(), "max", resources=spilling(4 * 256))
+    plan = planned(two_results(), "max", resources=spilling(4 * 5000))
     (boundary,) = plan.boundaries
     assert (boundary.code, boundary.cls) == ("pressure-registers", "over-limit")
-    assert (boundary.evidence[0].value, boundary.evidence[0].bound) == (255 + 256, 255)
+    assert (boundary.evidence[0].value, boundary.evidence[0].bound) == (255 + 5000, 255)
 
 
 def test_groups_of_one_structure_that_store_other_values_have_other_prices() -> None:

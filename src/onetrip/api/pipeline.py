@@ -41,6 +41,7 @@ from ..target import Target
 from .devices import Device
 from .honour import honoured
 from .passed import passed, show_plan
+from .resources import resources_for
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,7 @@ def analyze(captured: CapturedGraph, target: Target, options: Options) -> Analyz
         options.search,
         options.numerics,
         imported.hints,
+        resources_for(target, options),
     )
     plan, lines = honoured(options.plan, captured.role, problem)
     show_plan(captured.role, plan)

@@ -20,8 +20,9 @@ from .pool import Part, Pool, bits
 
 MOST_MEMBERS = 128
 """Operators of one generated kernel: beyond it compile time grows faster than any saving."""
-SPILL_SHARE = 1.0
-"""Spilled registers / registers of a thread at which a kernel is refused whatever it saves."""
+SPILL_SHARE = 16.0
+"""Spilled registers / registers of a thread above which no kernel is built: a spill below it is
+legal and has its price."""
 
 
 @dataclass(frozen=True)

@@ -301,9 +301,7 @@ def _once_more(attempt: Callable[[], Any]) -> Any:
     return attempt()
 
 
-def compiled(
-    source: Any, module: TritonModule, target: Any, registers: int | None = None
-) -> Any:
+def compiled(source: Any, module: TritonModule, target: Any, registers: int | None = None) -> Any:
     """Triton's compiled kernel.
 
     Args:
