@@ -184,7 +184,7 @@ def _alternative(setting: Setting, spelled: Spelled) -> Found:
     graph = setting.graph
     outside = _read_outside(graph, spelled.nodes)
     if outside is not None:
-        return _declined(graph, spelled.nodes, f"{outside} is read elsewhere as well")
+        return _declined(graph, spelled.nodes, f"what {outside.op} makes is read elsewhere as well")
     dtype = spelled.second.output.type.dtype
     if dtype not in DTYPES.get(setting.device, ()):
         return _declined(graph, spelled.nodes, f"the library has no fused kernel for {dtype.name}")
@@ -202,12 +202,12 @@ def _alternative(setting: Setting, spelled: Spelled) -> Found:
     )
 
 
-def _read_outside(graph: Graph, nodes: Sequence[Node]) -> str | None:
-    """A value of the pattern, other than its result, that something else needs."""
+def _read_outside(graph: Graph, nodes: Sequence[Node]) -> Node | None:
+    """A node of the pattern, not the last, that something else reads as well."""
     names = {n.name for n in nodes}
     for node in nodes[:-1]:
         for v in node.outputs:
             readers = graph.consumers.get(v.name, ())
             if v.name in graph.needed or any(r.name not in names for r in readers):
-                return v.name
+                return node
     return None

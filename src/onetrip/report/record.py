@@ -50,6 +50,21 @@ def graph_record(
         memory=tuple(_buffer(p, keys) for p in plan.memory.buffers),
         lines=tuple(lines),
         refused=_refused(plan.refusals, lines, keys),
+        alternatives=tuple(_alternative(c, keys) for c in plan.alternatives),
+    )
+
+
+def _alternative(choice: planned.Choice, keys: Keys) -> schema.Alternative:
+    by_user = choice.code == "by-user"
+    return schema.Alternative(
+        choice.kind,
+        _distinct(keys.call_of[n].key for n in choice.nodes),
+        choice.note,
+        choice.taken,
+        choice.code,
+        named(choice.reason, keys) if by_user else choice.reason,
+        choice.as_is_us,
+        choice.replaced_us,
     )
 
 

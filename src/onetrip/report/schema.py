@@ -168,6 +168,28 @@ class Refused(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     remedy: str = ""
 
 
+class Alternative(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A second way to compute some calls, and why it was taken or not.
+
+    Attributes:
+        kind: which idea it is: `attention`, ...
+        calls: keys of the calls that it replaces, or would.
+        note: what it puts in their place.
+        code: `taken`, `cost`, `numerics`, `overlap`, `by-user`, `search`, or `no-form` where the
+            calls look alike but have no second way.
+        as_is_us, replaced_us: what both ways cost; None where that was not asked.
+    """
+
+    kind: str
+    calls: tuple[str, ...]
+    note: str
+    taken: bool
+    code: str
+    reason: str
+    as_is_us: Microseconds | None = None
+    replaced_us: Microseconds | None = None
+
+
 class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One graph of a model.
 
@@ -183,6 +205,7 @@ class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             `generated_bytes` by those of them that generated kernels take over.
         arena_bytes: reserved for intermediates; a formula where sizes are symbolic.
         lines: what user and model ask for; `refused` is what of the model's cannot be had.
+        alternatives: second ways to compute some of its calls, taken or not.
     """
 
     name: str
@@ -203,6 +226,7 @@ class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory: tuple[Buffer, ...]
     lines: tuple[Line, ...] = ()
     refused: tuple[Refused, ...] = ()
+    alternatives: tuple[Alternative, ...] = ()
 
 
 class Totals(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

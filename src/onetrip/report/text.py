@@ -20,7 +20,7 @@ from rich.text import Text
 from ..base.text import bytes_text, counted, us_text
 from .keys import short
 from .layout import Block, Column, Grid, Item, Notes, laid_out
-from .schema import Boundary, Document, Graph, Group, Line, Refused
+from .schema import Alternative, Boundary, Document, Graph, Group, Line, Refused
 
 MOST_BOUNDARIES = 5
 """Boundaries of one graph that are shown unless all are asked for."""
@@ -244,6 +244,31 @@ def as_one_kernel(boundary: Boundary) -> str:
     return f"{bytes_text(fused.bytes)}, {us_text(fused.us)}{registers}"
 
 
+# ------------------------------------------------------------------ alternatives
+
+
+def alternatives_notes(graph: Graph) -> Notes:
+    """Second ways to compute parts of the graph, like ones together."""
+    kinds = _alike(graph.alternatives, _alternative_form)
+    items = tuple(map(_alternative_item, kinds[:MOST_LINES]))
+    below = _more(kinds, "kind", "plan.alternatives")
+    return Notes(f"{graph.name}: other ways to compute parts of it", items, below)
+
+
+def _alternative_form(a: Alternative) -> Hashable:
+    """Equal for copies of a layer."""
+    return (a.kind, a.note, a.code, a.reason, len(a.calls))
+
+
+def _alternative_item(same: Sequence[Alternative]) -> Item:
+    a = same[0]
+    count = f"{len(same)} x " if len(same) > 1 else ""
+    calls = [_kind_of(key) for key in a.calls]
+    body = [f"instead of {', '.join([c for c in calls if c not in VIEWS] or calls)}"]
+    body.append(f"{'taken' if a.taken else f'not taken ({a.code})'}: {a.reason}")
+    return Item(f"{count}{a.kind}" + (f": {a.note}" if a.note else ""), tuple(body))
+
+
 # ------------------------------------------------------------------ wishes
 
 
@@ -290,6 +315,8 @@ def blocks(document: Document, *, all_boundaries: bool = False) -> list[Block]:
             found.append(boundaries_notes(graph, most))
         if graph.groups:
             found.append(groups_grid(graph))
+        if graph.alternatives:
+            found.append(alternatives_notes(graph))
         found.extend(wishes_notes(graph))
     return found
 

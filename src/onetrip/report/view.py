@@ -24,7 +24,7 @@ from . import page, schema, text
 from .keys import Keys, keys_of
 from .lines import added, constraints_of, refuse, refuse_views, wish
 from .record import graph_record, totals
-from .schema import Boundary, Buffer, Document, Group, Line, Refused, Wish
+from .schema import Alternative, Boundary, Buffer, Document, Group, Line, Refused, Wish
 
 
 @dataclass(frozen=True)
@@ -151,6 +151,11 @@ class Plan:
     def refused(self) -> tuple[Refused, ...]:
         """What the model's own code asks for and cannot have, with the reasons."""
         return tuple(r for graph in self.graphs for r in graph.refused)
+
+    @property
+    def alternatives(self) -> tuple[Alternative, ...]:
+        """Second ways to compute some of the calls, each taken or not, with its reason."""
+        return tuple(a for graph in self.graphs for a in graph.alternatives)
 
     # -------------------------------------------------------------- wishes
 
