@@ -232,7 +232,7 @@ class _Importer:
                 _check_types(op, made)
             self._nodes.extend(numbers)
         except Unsupported as reason:
-            attrs = {"reason": str(reason)}
+            attrs = {"reason": str(reason), **_nature(node.target)}
             made = _library_call("extern", target, given, outputs, origin, call, attrs)
         self._nodes.append(made)
         self._known[node] = _results(node, outputs)
@@ -273,7 +273,7 @@ class _Importer:
         outputs = _output_values(node)
         check_sizes(node, (v.type for v in outputs), self._sizes)
         origin, call = origin_record(node, name), len(self._nodes)
-        reason = {"reason": f"{name} is an operator over programs"}
+        reason = {"reason": f"{name} is an operator over programs", **_nature(node.target)}
         target = f"higher_order.{name}"
         self._nodes.append(_library_call("extern", target, given, outputs, origin, call, reason))
         self._known[node] = _results(node, outputs)
@@ -453,6 +453,14 @@ def _by_position(node: fx.Node, known: Mapping[str, Any]) -> Given:
     schema = node.target._schema.arguments
     args = tuple(known[a.name] for a in schema if not a.kwarg_only)
     return args, {a.name: known[a.name] for a in schema if a.kwarg_only}
+
+
+def _nature(target: Any) -> Mapping[str, str]:
+    """What keeps a call with the library whatever the operator table holds."""
+    if "auto_functionalized" in target.__name__:
+        return {"nature": "mutation"}
+    random = torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
+    return {"nature": "rng"} if random else {}
 
 
 def _library_call(

@@ -38,19 +38,24 @@ class Unfusable:
         code: `iteration-space`, `guarded-reduction`, `scatter` or `size`.
         detail: a sentence with the names and extents concerned.
         values: the values between which the group breaks.
+        count: for `size`, how many expressions or places there are, or at least are, and the most
+            that there may be.
     """
 
     code: str
     detail: str
     values: tuple[str, ...] = ()
+    count: tuple[int, int] | None = None
 
 
 class NoNestError(Exception):
     """Members cannot be one nest, because of `reason`."""
 
-    def __init__(self, code: str, detail: str, *values: str) -> None:
+    def __init__(
+        self, code: str, detail: str, *values: str, count: tuple[int, int] | None = None
+    ) -> None:
         super().__init__(detail)
-        self.reason = Unfusable(code, detail, values)
+        self.reason = Unfusable(code, detail, values, count)
 
 
 @dataclass(frozen=True, eq=False)
@@ -278,4 +283,5 @@ def _in_order(root: Site, most: int) -> list[Site]:
 
 
 def _too_large() -> NoNestError:
-    return NoNestError("size", f"members at more than {MAX_SITES} places")
+    detail = f"members at more than {MAX_SITES} places"
+    return NoNestError("size", detail, count=(MAX_SITES + 1, MAX_SITES))

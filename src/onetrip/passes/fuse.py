@@ -79,7 +79,9 @@ def _fuse(
     axes = tuple(Axis(Var(f"p{k}", v.extent)) for k, v in enumerate(space))
     nest = Nest(axes, _buffers(stores, [nests[m] for m in members]), stores)
     if bounded and len(nest.expressions) > MAX_EXPRESSIONS:
-        raise NoNestError("size", f"{len(nest.expressions)} expressions, at most {MAX_EXPRESSIONS}")
+        count = len(nest.expressions)
+        detail = f"{count} expressions, at most {MAX_EXPRESSIONS}"
+        raise NoNestError("size", detail, count=(count, MAX_EXPRESSIONS))
     return nest
 
 

@@ -15,15 +15,16 @@ from ..ir.nest import Combine, Nest
 from ..ops.table import OPS
 from ..passes.close import Unfusable
 from .constraints import Refusal
-from .decision import Decision, Evidence, decide
+from .decision import Evidence, decide
 from .evaluate import Evaluator, Priced
 from .in_place import written_in_place
 from .index import Index
-from .legality import Fused, Legality, if_fused
+from .legality import Legality
 from .lifetime import live_ranges
 from .memory import plan_memory
 from .plan import Boundary, GraphPlan, Group
 from .pool import Part, Pool
+from .reasons import reason
 from .totals import totals
 
 MOST_WORDS = 4
@@ -171,7 +172,8 @@ def _boundaries(
                 passing.setdefault(pool.owner[maker], []).append(name)
         for key, values in sorted(passing.items()):
             source = pool.parts[key]
-            decision = _reason(legality, search, source, part, groups)
+            both = (groups[key].estimated_us, groups[part.key].estimated_us)
+            decision = reason(legality, search, (source, part), sum(both))
             size = sum(legality.evaluator.value_bytes(n) for n in values)
             found.append(
                 Boundary(
@@ -184,46 +186,6 @@ def _boundaries(
                 )
             )
     return found
-
-
-def _reason(
-    legality: Legality, search: str, source: Part, part: Part, groups: Mapping[int, Group]
-) -> Decision:
-    """Why two groups of the plan are not one."""
-    both = (groups[source.key], groups[part.key])
-    if search == "eager" and all(g.generated for g in both):
-        return decide("search-eager")
-    answer = legality.check((source, part))
-    if isinstance(answer, Decision):
-        return answer
-    return _unprofitable(legality, answer, sum(g.estimated_us for g in both))
-
-
-def _unprofitable(legality: Legality, fused: Fused, apart_us: float) -> Decision:
-    """A legal merge that was not made."""
-    cost, needs = fused.priced.cost, fused.priced.need
-    target = legality.evaluator.target
-    if needs is not None and needs.spill_bytes and cost.us >= apart_us:
-        wanted = needs.registers + needs.spill_bytes // 4
-        limit = target.registers_per_thread
-        evidence = Evidence("registers of a thread", wanted, "registers", limit)
-        return decide(
-            "pressure-registers",
-            evidence,
-            if_fused=if_fused(fused.priced),
-            cls="unprofitable",
-            value=wanted,
-            bound=limit,
-        )
-    return decide(
-        "unprofitable" if cost.us >= apart_us else "not-reached",
-        Evidence("time of two kernels", cost.us, "us", apart_us),
-        if_fused=if_fused(fused.priced),
-        fused=cost.us,
-        apart=apart_us,
-        producer=legality.label(fused.parts[0]),
-        consumer=legality.label(fused.parts[-1]),
-    )
 
 
 def _recomputed(

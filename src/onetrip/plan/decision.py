@@ -82,19 +82,19 @@ REASONS: dict[str, Reason] = {
         "none: the accumulation must be complete before it is read",
     ),
     "mutation": Reason(
-        "illegal",
-        "{consumer} overwrites an input that {producer} reads at another index",
-        "write to a tensor of its own",
+        "extern",
+        "{node} writes into its operands, as a library call in the program's own order: {detail}",
+        "return a new tensor instead of writing into one",
     ),
     "rng": Reason(
-        "illegal",
-        "fusing {producer} with {consumer} would change the random stream",
-        "none: the same seed must give the same mask",
+        "extern",
+        "{node} draws from the library's random stream: {detail}",
+        "torch.rand, torch.randn, bernoulli and dropout draw in kernels of ours",
     ),
     "dtype": Reason(
-        "illegal",
-        "generated kernels do not compute on {detail}",
-        "convert to a supported dtype before {consumer}",
+        "extern",
+        "{node} has operands of a dtype that no generated kernel computes on: {detail}",
+        "convert to a supported dtype before {node}",
     ),
     "extern": Reason(
         "extern",
@@ -137,7 +137,7 @@ REASONS: dict[str, Reason] = {
         "unprofitable",
         "{value} is read by {readers} groups; computing it in each costs {fused:.3g} us, "
         "storing it {apart:.3g} us",
-        "fuse({producer}, {consumer}) forces the other choice",
+        "pin({producer}) computes it once, in a kernel that stores it",
     ),
     "unprofitable": Reason(
         "unprofitable",

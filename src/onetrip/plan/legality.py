@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..base.dtype import COMPILED
 from ..cost.occupancy import Need
 from ..cost.roofline import call_dtype, is_anchor, matrix_rate
+from ..ir.graph import Node
 from ..passes.close import Unfusable
 from .constraints import Constraints
 from .decision import Decision, Evidence, IfFused, decide
@@ -102,8 +104,17 @@ class Legality:
             )
         if node.op == "extern":
             why = str(node.attr.get("reason") or "no entry in the operator table")
-            return decide("extern", node=atom.name, detail=why)
+            return decide(_extern_code(node), node=atom.name, detail=why)
         return decide("opaque-call", node=atom.name)
+
+    def as_one(self, parts: Sequence[Part]) -> IfFused | None:
+        """What the parts would be as one kernel, wishes and limits apart; None where no kernel
+        could be made of them."""
+        generated = all(map(self.pool.is_generated, parts))
+        if not generated or self._size(parts) or self._order(parts):
+            return None
+        answer = self._attempt(parts, self.pool.union(parts), parts)
+        return answer.if_fused if isinstance(answer, Decision) else if_fused(answer.priced)
 
     def _user(self, parts: Sequence[Part]) -> Decision | None:
         if len(parts) > 1:
@@ -161,6 +172,7 @@ class Legality:
         if isinstance(priced, Unfusable):
             return decide(
                 priced.code,
+                *_sized(priced),
                 producer=self.label(parts[0]),
                 consumer=self.label(parts[-1]),
                 detail=priced.detail,
@@ -182,6 +194,22 @@ class Legality:
             evidence = Evidence("shared memory of a block", needs.shared_bytes, "bytes", block)
             return decide("pressure-shared-memory", evidence, value=needs.shared_bytes, bound=block)
         return None
+
+
+def _sized(refused: Unfusable) -> tuple[Evidence, ...]:
+    if refused.count is None:
+        return ()
+    found, most = refused.count
+    return (Evidence("size of one kernel", found, "expressions", most),)
+
+
+def _extern_code(node: Node) -> str:
+    """What keeps a call from having a kernel: its nature, or the element type of an operand."""
+    nature = node.attr.get("nature")
+    if nature is not None:
+        return str(nature)
+    dtypes = (v.type.dtype for v in (*node.values, *node.outputs))
+    return "extern" if all(d in COMPILED for d in dtypes) else "dtype"
 
 
 def if_fused(priced: Priced) -> IfFused:

@@ -1,0 +1,53 @@
+"""Why two groups of a finished plan are two: the first rule that keeps them apart, or the price.
+
+A boundary that a rule keeps has the figures of the one kernel all the same, wherever one could be
+made. Must not change which groups there are.
+"""
+
+from __future__ import annotations
+
+from .decision import Decision, Evidence, decide
+from .legality import Fused, Legality, if_fused
+from .pool import Part
+
+
+def reason(legality: Legality, search: str, parts: tuple[Part, Part], apart_us: float) -> Decision:
+    """The record of a boundary.
+
+    Args:
+        parts: the group that stores and the group that reads.
+        apart_us: what the two take.
+    """
+    if search == "eager" and all(map(legality.pool.is_generated, parts)):
+        return decide("search-eager").with_fused(legality.as_one(parts))
+    answer = legality.check(parts)
+    if isinstance(answer, Fused):
+        return _unprofitable(legality, answer, apart_us)
+    return answer if answer.if_fused else answer.with_fused(legality.as_one(parts))
+
+
+def _unprofitable(legality: Legality, fused: Fused, apart_us: float) -> Decision:
+    """A legal merge that was not made."""
+    cost, needs = fused.priced.cost, fused.priced.need
+    target = legality.evaluator.target
+    if needs is not None and needs.spill_bytes and cost.us >= apart_us:
+        wanted = needs.registers + needs.spill_bytes // 4
+        limit = target.registers_per_thread
+        evidence = Evidence("registers of a thread", wanted, "registers", limit)
+        return decide(
+            "pressure-registers",
+            evidence,
+            if_fused=if_fused(fused.priced),
+            cls="unprofitable",
+            value=wanted,
+            bound=limit,
+        )
+    return decide(
+        "unprofitable" if cost.us >= apart_us else "not-reached",
+        Evidence("time of two kernels", cost.us, "us", apart_us),
+        if_fused=if_fused(fused.priced),
+        fused=cost.us,
+        apart=apart_us,
+        producer=legality.label(fused.parts[0]),
+        consumer=legality.label(fused.parts[-1]),
+    )
