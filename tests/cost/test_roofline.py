@@ -44,8 +44,8 @@ def test_a_large_pointwise_kernel_takes_the_time_of_its_bytes() -> None:
     count = 1 << 27
     found = cost(chain(count))
     assert found.bytes == 2 * count * 2
-    expected = 1e6 * found.bytes / H200.copy_bandwidth + H200.replay_us
-    assert found.us == pytest.approx(expected, rel=1e-12)
+    floor = 1e6 * found.bytes / H200.copy_bandwidth + H200.replay_us
+    assert floor < found.us < 1.03 * floor
     assert found.bound_by == "memory" and found.utilisation == 1.0
 
 
@@ -62,7 +62,7 @@ def test_a_small_kernel_is_bound_by_its_launch() -> None:
 
 def test_few_tiles_cannot_fill_the_chip() -> None:
     small, large = cost(chain(4096)), cost(chain(1 << 27))
-    assert small.utilisation < 0.05
+    assert small.utilisation < 0.25 < large.utilisation
     per_byte = [c.memory_us / c.bytes for c in (small, large)]
     assert per_byte[0] > 10 * per_byte[1]
 

@@ -1,36 +1,43 @@
-"""Microseconds of a kernel or a library call: the roofline, with launches, spills and few tiles.
+"""Microseconds of a kernel or a library call: a roofline with rounded corners.
 
-    t = max(DRAM bytes / bandwidth, L2 bytes / its bandwidth, operations / their rate) / u + launch
-    u = min(1, tiles / (multiprocessors x tiles that keep one busy))
+    t       = launches x launch + latency + sum over phases of t_phase + spilled bytes / their rate
+    t_phase = (memory^p + wait^p + arithmetic^p)^(1/p)        p = 1 + (CORNER - 1) (1 - 1/rounds)
 
-(Williams, Waterman and Patterson, 2009.) Must not know which groups exist or what is searched.
+    memory     = bytes / copy bandwidth + cached bytes / the cache's, of the chip's busy part
+    wait       = rounds x latency: what runs at a time must hide the time of a load
+    arithmetic = the slower of ordinary and special-function instructions, of the busy part
+
+Where all programs run at once they load together, compute together and store together: times add
+up. The more rounds there are, the more they hide each other; infinite p is the plain roofline
+(Williams, Waterman and Patterson, 2009). Must not know which groups exist or what is searched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ..base.sym import Dim, product
+from ..base.sym import Dim
 from ..ir.graph import Node
 from ..ir.nest import Nest
 from ..ops.schema import Kind, Op, Opaque
 from ..ops.table import OPS
-from ..passes.collapse import collapse
 from ..target import Target
+from .access import wastes
+from .grid import Grid, grid_of
 from .occupancy import Need
+from .phases import Cache, Phase, online, phases
 from .sizes import NO_HINTS, Hints, number
-from .tiles import SQUARE, is_columns
-from .traffic import Region, Traffic, Work, stages, total
+from .traffic import Region, Traffic, Work, stages
 
 BoundBy = Literal["memory", "compute", "launch"]
-TILES_TO_FILL = 2
-"""Tiles in flight that a multiprocessor of a GPU needs to draw its share of the bandwidth."""
-LINE = 1024
-"""Elements of a pointwise program that is not made smaller to spread over the chip."""
-SPLIT_TILE = 4096
-"""Elements of one part of a reduction that is split over several programs."""
+CORNER = 4.0
+"""p of very many rounds: how far units that work side by side hide each other's time."""
+JOINED = 3
+"""Waits of the launch that joins the parts of a split reduction."""
+ALONE = 2.0
+"""Bandwidth of a multiprocessor among idle ones, against its share when all are busy."""
 ANCHOR_WORDS = ("attention", "conv", "matmul", "linear", "mm", "bmm", "baddbmm", "addmm", "einsum")
 """Words in the name of a library call that does matrix products."""
 
@@ -97,81 +104,67 @@ def kernel_cost(
         resident: buffers that the last level of cache still holds from the kernel before.
         launch_us: default: the target's `replay_us`.
     """
-    cached = total(r.bytes for r in moved.reads if r.buffer in resident)
-    again = 0 if needs.persistent else number(total(r.bytes for r in moved.rereads), hints)
-    on_chip = number(cached, hints)
-    if _row_set(again, nest, target, hints) <= target.l2_bytes:
-        on_chip, again = on_chip + again, 0
-    reads = _numbers(tuple(r for r in moved.reads if r.buffer not in resident), hints)
-    writes = _numbers(moved.writes, hints)
-    dram = sum(n for _, n in (*reads, *writes)) + again
-    threads = number(_points(nest), hints) / max(1, needs.elements)
-    spilled = int(2 * needs.spill_bytes * threads)
-    share = _utilisation(nest, needs, target, hints)
-    memory = max(
-        dram / target.copy_bandwidth,
-        on_chip / target.l2_bandwidth,
-        spilled / target.spill_bandwidth,
+    passes = stages(nest)
+    if target.device == "cuda" and not needs.persistent:
+        passes = online(nest, passes)
+    grid = grid_of(nest, passes, needs, number(moved.bytes, hints), target, hints)
+    cache = Cache(target.l2_bytes, resident, wastes(nest, target.line_bytes))
+    found = phases(
+        nest, passes, moved, grid, cache, held=needs.persistent, device=target.device, hints=hints
     )
-    compute = _compute_seconds(done, target, hints)
-    launch = target.replay_us if launch_us is None else launch_us
-    memory_us, compute_us = (1e6 * t / share for t in (memory, compute))
+    times = [_times(p, grid, target) for p in found]
+    corners = [_corner(p) for p in found]
+    spilled = int(2 * needs.spill_bytes * grid.programs * needs.threads)
+    spill_us = 1e6 * spilled / target.spill_bandwidth
+    launch = grid.launches * (target.replay_us if launch_us is None else launch_us)
+    waits = JOINED * (grid.launches - 1) + any(p.memory for p in found)
+    fixed = spill_us + waits * target.latency_us
+    written = _numbers(moved.writes, hints)
+    reads = _numbers(tuple(r for r in moved.reads if r.buffer not in resident), hints)
     return Cost(
-        max(memory_us, compute_us) + launch,
-        memory_us,
-        compute_us,
+        1e6 * sum(map(_rounded, times, corners)) + fixed + launch,
+        1e6 * sum(_rounded(t[:2], c) for t, c in zip(times, corners, strict=True)) + fixed,
+        1e6 * sum(t[2] for t in times),
         launch,
         reads,
-        writes,
-        on_chip,
+        written,
+        int(sum(p.cached for p in found)),
         number(done.all_flops, hints),
         number(done.special, hints),
         spilled,
-        share,
-        again,
+        grid.share(target),
+        int(sum(p.again for p in found)),
     )
+
+
+Times = tuple[float, float, float]
+"""Seconds of memory, waiting and arithmetic of a phase."""
+
+
+def _times(p: Phase, grid: Grid, target: Target) -> Times:
+    busy = min(1.0, grid.resident / target.multiprocessors)
+    drawn = min(1.0, ALONE * busy)
+    memory = p.memory / target.copy_bandwidth + p.cached / target.l2_bandwidth
+    double = p.issued.double / (vector_rate(target, "f64") / 2)
+    plain = p.issued.plain / (vector_rate(target, "f32") / 2)
+    special = p.issued.special / target.special_rate
+    waiting = 1e-6 * (p.rounds - 1) * target.latency_us if p.rounds else 0.0
+    return memory / drawn, waiting, max(plain + double, special) / busy
+
+
+def _corner(p: Phase) -> float:
+    """The exponent of a phase."""
+    return CORNER - (CORNER - 1) / p.rounds if p.rounds else CORNER
+
+
+def _rounded(times: Sequence[float], corner: float) -> float:
+    """The norm that lies between the largest (units overlap) and the sum (they do not)."""
+    most = max(times)
+    return most * sum((t / most) ** corner for t in times) ** (1 / corner) if most else 0.0
 
 
 def _numbers(regions: tuple[Region, ...], hints: Hints) -> tuple[tuple[str, int], ...]:
     return tuple((r.buffer, number(r.bytes, hints)) for r in regions)
-
-
-def _row_set(size: int, nest: Nest, target: Target, hints: Hints) -> float:
-    """Bytes of the rows that are worked on at the same time."""
-    rows = number(product([a.extent for a in nest.space]), hints)
-    return size * min(1.0, target.multiprocessors / max(1, rows))
-
-
-def _points(nest: Nest) -> Dim:
-    inner = [sum(product([a.extent for a in w]) for w in s.walks) for s in stages(nest)]
-    over = max(inner, key=number) if inner else 1
-    return product([a.extent for a in nest.space]) * over
-
-
-def _utilisation(nest: Nest, needs: Need, target: Target, hints: Hints) -> float:
-    passes = stages(nest)
-    if any(len(s.walks) > 1 for s in passes):
-        passes = stages(collapse(nest))  # there equal walks are the same axes
-    tile = needs.threads * needs.elements
-    count = number(_points(nest), hints)
-    if not passes:
-        programs = -(-count // (tile if target.device == "cpu" else LINE))
-    elif len(passes) == 1 and frozenset.intersection(*passes[0].walks):
-        programs = -(-count // min(tile, SPLIT_TILE))
-    else:
-        rows = number(product([a.extent for a in nest.space]), hints)
-        together = target.device == "cuda" and is_columns(nest, stages(nest))
-        programs = -(-rows // (SQUARE if together else 1))
-    full = target.multiprocessors * (1 if target.device == "cpu" else TILES_TO_FILL)
-    return min(1.0, max(1, programs) / full)
-
-
-def _compute_seconds(done: Work, target: Target, hints: Hints) -> float:
-    """Units work side by side; operations of one unit add up."""
-    vector = sum(number(n, hints) / vector_rate(target, name) for name, n in done.flops)
-    special = number(done.special, hints) / target.special_rate
-    integer = number(done.integer, hints) / target.integer_rate
-    return max(vector, special, integer)
 
 
 def vector_rate(target: Target, dtype: str) -> float:

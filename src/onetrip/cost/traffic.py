@@ -12,7 +12,7 @@ Must not know targets: bytes and operations are the same on every machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -240,17 +240,25 @@ def within_stage(roots: tuple[Expr, ...]) -> Iterator[Expr]:
             stack.extend((c, False) for c in reversed(below))
 
 
+def pass_reads(
+    nest: Nest, passes: Sequence[Stage], hints: Hints = NO_HINTS
+) -> tuple[dict[str, Dim], ...]:
+    """What each pass reads of each buffer along its inner axes, in bytes."""
+    found = []
+    for one in passes:
+        inner = frozenset(one.axes)
+        loads = [e for e in within_stage(one.roots) if isinstance(e, Load) and e.free & inner]
+        found.append(_read(nest, loads, hints))
+    return tuple(found)
+
+
 def _rereads(nest: Nest, hints: Hints) -> tuple[Region, ...]:
     """Regions read in more than one pass, once for each pass after the first."""
     seen: set[str] = set()
     again: list[tuple[str, Dim]] = []
-    for stage in stages(nest):
-        inner = frozenset(stage.axes)
-        loads = [e for e in within_stage(stage.roots) if isinstance(e, Load) and e.free & inner]
-        for name, size in _read(nest, loads, hints).items():
-            if name in seen:
-                again.append((name, size))
-            seen.add(name)
+    for read in pass_reads(nest, stages(nest), hints):
+        again += [(name, size) for name, size in read.items() if name in seen]
+        seen |= set(read)
     return _regions(again)
 
 
@@ -263,14 +271,19 @@ def work(nest: Nest) -> Work:
     counts: dict[str, Dim] = {"special": 0, "integer": 0}
     for e in nest.expressions:
         _count(e, points(e.free), flops, counts)
+    for e, over in combinations(nest):
+        _count(e, over, flops, counts)
+    return Work(tuple(sorted(flops.items())), counts["special"], counts["integer"])
+
+
+def combinations(nest: Nest) -> Iterator[tuple[Expr, Dim]]:
+    """The expressions that join states of reductions and scans, with how often each is computed."""
     for r in nest.reductions:
-        over = points((*r.free, *r.axes))
         for leaf in _combination(r.monoid, tuple(e.dtype for e in r.lift)):
-            _count(leaf, over, flops, counts)
+            yield leaf, points((*r.free, *r.axes))
     for s in nest.scans:
         for leaf in _combination(s.monoid, tuple(e.dtype for e in s.lift)):
-            _count(leaf, points(s.free), flops, counts)
-    return Work(tuple(sorted(flops.items())), counts["special"], counts["integer"])
+            yield leaf, points(s.free)
 
 
 def _count(e: Expr, over: Dim, flops: dict[str, Dim], counts: dict[str, Dim]) -> None:

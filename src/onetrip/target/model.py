@@ -76,6 +76,13 @@ class Target:
     copy_bandwidth: Annotated[float, Fact("bytes/s", "large copy, bytes read + bytes written")]
     l2_bytes: Annotated[int, Fact("bytes", "last level of cache")]
     l2_bandwidth: Annotated[float, Fact("bytes/s", "last level of cache, read")]
+    line_bytes: Annotated[int, Fact("bytes", "least that memory moves at once")]
+    latency_us: Annotated[
+        float, Fact("us", "from a load of memory to its value, the chip being busy")
+    ]
+    vector_share: Annotated[
+        float, Fact("share", "of the vector rate that generated arithmetic reaches")
+    ]
     matrix_share: Annotated[
         float, Fact("share", "of the matrix rate that a large library product reaches")
     ]
@@ -129,7 +136,8 @@ class Target:
 
     def reached_flops(self, unit: Unit, dtype: str) -> float:
         """FLOP/s that good code reaches on large operands: for estimates."""
-        return self.peak_flops(unit, dtype) * (self.matrix_share if unit == "matrix" else 1.0)
+        shares = {"matrix": self.matrix_share, "vector": self.vector_share}
+        return self.peak_flops(unit, dtype) * shares[unit]
 
     def source(self, name: str) -> str:
         """Where the figure of a fact comes from; `matrix.bf16` names a rate."""

@@ -6,7 +6,6 @@ Knows the files' form; `load.parse` reads what this writes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from onetrip.target.load import PER_CORE, RATE_TABLES, UNSUPPORTED, facts_of
 from onetrip.target.model import Cores, Target
@@ -48,11 +47,9 @@ def _cores(target: Target, cores: Cores, measured: Measured) -> list[str]:
     return [_fact(target, f, f"cores.{f}", getattr(cores, f), known) for f in facts_of(Cores)]
 
 
-def _fact(target: Target, key: str, name: str, value: Any, measured: Measured) -> str:
-    words = target.source(name)
-    found: float | None = value
-    if name in measured:
-        found, words = measured[name]
+def _fact(target: Target, key: str, name: str, value: float | None, measured: Measured) -> str:
+    known: tuple[float | None, str] = (value, target.source(name))
+    found, words = measured.get(name, known)
     if found is None:
         return f'{key} = ["{UNSUPPORTED}", {_text(words)}]'
     if target.cores is not None and _adds_up(name):
@@ -70,4 +67,4 @@ def _adds_up(name: str) -> bool:
 def _text(value: str | float) -> str:
     if isinstance(value, str):
         return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return str(value) if isinstance(value, int) else f"{value:.6g}"
