@@ -48,10 +48,12 @@ def _cores(target: Target, cores: Cores, measured: Measured) -> list[str]:
 
 
 def _fact(target: Target, key: str, name: str, value: float | None, measured: Measured) -> str:
-    known: tuple[float | None, str] = (value, target.source(name))
-    found, words = measured.get(name, known)
-    if found is None:
-        return f'{key} = ["{UNSUPPORTED}", {_text(words)}]'
+    if name in measured:
+        found, words = measured[name]
+    elif value is not None:
+        found, words = value, target.source(name)
+    else:
+        return f'{key} = ["{UNSUPPORTED}", {_text(target.source(name))}]'
     if target.cores is not None and _adds_up(name):
         found = found / target.multiprocessors
     shown = round(found) if isinstance(value, int) else float(found)
