@@ -47,7 +47,9 @@ def _cores(target: Target, cores: Cores, measured: Measured) -> list[str]:
     return [_fact(target, f, f"cores.{f}", getattr(cores, f), known) for f in facts_of(Cores)]
 
 
-def _fact(target: Target, key: str, name: str, value: float | None, measured: Measured) -> str:
+def _fact(
+    target: Target, key: str, name: str, value: int | float | None, measured: Measured
+) -> str:
     if name in measured:
         found, words = measured[name]
     elif value is not None:
@@ -66,7 +68,7 @@ def _adds_up(name: str) -> bool:
     return name in shared or name.partition(".")[0] in RATE_TABLES
 
 
-def _text(value: str | float) -> str:
+def _text(value: str | int | float) -> str:
     if isinstance(value, str):
         return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
     return str(value) if isinstance(value, int) else f"{value:.6g}"
