@@ -36,6 +36,10 @@ SWAMPS = -1e9
 it. f16 has no such number: there half of its least one does."""
 
 
+CHOICES = {"where": (0, 1, 2), "masked_fill": (1, 2, 0)}
+"""Operators that take one of two operands: places of the condition, and of what it chooses."""
+
+
 class Rows(Enum):
     """What eager makes of a row without a place."""
 
@@ -102,9 +106,9 @@ class Masks:
     def _as_fill(self, term: Term) -> Term:
         """An addend that is 0 in some places and swamps the others, as what it means."""
         node = self._graph.producers.get(term.value.name)
-        if term.fill is not None or node is None or node.op != "where":
+        if term.fill is not None or node is None or node.op not in CHOICES:
             return term
-        condition, *sides = node.inputs
+        condition, *sides = (node.inputs[k] for k in CHOICES[node.op])
         numbers = [number_of(self._graph, x) for x in sides]
         if 0.0 not in numbers or not isinstance(condition, Value):
             return term
