@@ -5,6 +5,7 @@ Must not know how constraints are met.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,25 @@ def honoured(given: Any, role: str, problem: Problem) -> tuple[GraphPlan, tuple[
         if plan is None:
             raise
         raise _beside(error, differences(plan, keys, problem.target)) from error
+    if plan is not None and not any(line.by == "user" for line in plan.lines):
+        _warn_of_another_graph(plan, role, keys, problem.target)
     return made, lines
+
+
+class PlanWarning(RuntimeWarning):
+    """A plan without lines is given to another graph than it was made for."""
+
+
+def _warn_of_another_graph(plan: Plan, role: str, keys: Keys, target: Target) -> None:
+    if any(g.role == role and g.key == keys.fingerprint for g in plan.graphs):
+        return
+    facts = differences(plan, keys, target)
+    warnings.warn(
+        "the plan was made for another graph and has no lines: only its search and numerics hold "
+        f"({'; '.join(facts) or f'it has no graph for {role}'})",
+        PlanWarning,
+        stacklevel=2,
+    )
 
 
 def lines_for(plan: Plan | None, role: str, keys: Keys) -> tuple[Line, ...]:

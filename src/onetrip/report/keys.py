@@ -248,17 +248,17 @@ def resolve(text: str, graphs: Sequence[tuple[str, Keys]]) -> Found:
         return matches[0]
     one = len(graphs) == 1
     if matches:
-        listed = [m.call.key if one else f"{graphs[m.graph][0]}/{m.call.key}" for m in matches]
+        found = [m.call.key if one else f"{graphs[m.graph][0]}/{m.call.key}" for m in matches]
         raise UsageError(
             f"{text!r} means {len(matches)} calls",
             expected="the name of one",
-            found=_listed(listed),
+            found=listed(found),
             next_step="give one of these, or its module path and operator",
         )
     known = dict.fromkeys(c.op for _, keys in graphs for c in keys.calls)
     raise UsageError(
         f"no call is named {text!r}",
-        expected=f"an operator, a node or module:operator; the operators are {_listed(known)}",
+        expected=f"an operator, a node or module:operator; the operators are {listed(known)}",
         found=repr(text),
         next_step="print(plan) shows the operators of every group",
     )
@@ -280,7 +280,8 @@ def _matches(text: str, number: int, graph: str, keys: Keys) -> list[Found]:
     return [Found(number, keys.call_of[node], (node,))] if node in keys.call_of else []
 
 
-def _listed(names: Iterable[str]) -> str:
+def listed(names: Iterable[str]) -> str:
+    """Names for an error: the first ones, and how many more there are."""
     found = list(names)
     more = len(found) - MOST_LISTED
     return ", ".join(found[:MOST_LISTED]) + (f" and {more} more" if more > 0 else "")

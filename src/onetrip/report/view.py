@@ -21,7 +21,7 @@ from ..plan.plan import GraphPlan
 from ..plan.search import Search
 from ..target import Target
 from . import page, schema, text
-from .keys import Keys, keys_of
+from .keys import Keys, keys_of, listed, short
 from .lines import added, constraints_of, refuse, refuse_views, wish
 from .record import graph_record, totals
 from .schema import Alternative, Boundary, Buffer, Document, Group, Line, Refused, Wish
@@ -199,11 +199,25 @@ class Plan:
                 found="figures alone",
                 next_step=f"onetrip.plan(model, args).{kind}({', '.join(map(repr, names))})",
             )
+        for name in names:
+            self._refuse_group(kind, name)
         graphs = [(g.name, p.keys) for g, p in zip(self.graphs, self.planned, strict=True)]
         place, line = wish(kind, names, graphs)
         changed = list(self.planned)
         changed[place] = _again(changed[place], line)
         return make_plan(tuple(changed), settings)
+
+    def _refuse_group(self, kind: Wish, name: str) -> None:
+        """Raises UsageError for the name of a group, which the next plan may not have."""
+        for graph in self.graphs:
+            for group in graph.groups:
+                if name in (group.name, f"{graph.name}/{group.name}"):
+                    raise UsageError(
+                        f"{name!r} is a group, and {kind} is about calls",
+                        expected="the name of a call",
+                        found=f"a group of {listed(dict.fromkeys(map(short, group.nodes)))}",
+                        next_step=f"name a call of it: {kind}({short(group.nodes[-1])!r}, ...)",
+                    )
 
     # -------------------------------------------------------------- files and text
 
