@@ -18,7 +18,7 @@ from ..ir.nest import Nest
 from ..target import Target
 from .pressure import Pressure, live_words, pressure
 from .sizes import NO_HINTS, Hints
-from .tiles import LANES, SQUARE, Tile, tile_of
+from .tiles import SQUARE, Tile, tile_of
 from .traffic import Stage, stages, within_stage
 
 CPU_BASE_REGISTERS = 2
@@ -49,8 +49,8 @@ class Weights:
 
 
 WEIGHTS: dict[str, Weights] = {
-    "nvidia": Weights(9.5, True, 0.37, 0.71, 0.91, 2.5, 0.13),
-    "amd": Weights(1.8, False, 0.48, 1.02, 1.84, 1.3, 0.40),
+    "nvidia": Weights(9.7, True, 0.35, 0.67, 0.92, 2.7, 0.14),
+    "amd": Weights(1.2, False, 0.47, 0.65, 1.67, 2.0, 0.28),
 }
 """By vendor; the least absolute relative error over the kernels of the project's own programs, see
 `benchmarks/registers.py`, which fits them and states their error."""
@@ -166,7 +166,7 @@ def estimate(nest: Nest, target: Target, hints: Hints = NO_HINTS) -> Need:
     worst = _registers(found, tile, replace(weights, moved=1, branch=1))
     most = register_limit(target, tile.threads)
     registers = min(wanted, most)
-    shared = _shared(nest, passes, tile)
+    shared = _shared(nest, passes, tile, target)
     return Need(
         registers,
         4 * (wanted - registers),
@@ -187,13 +187,14 @@ def _registers(found: Pressure, tile: Tile, w: Weights) -> int:
     return round(w.base + tile.elements * each + w.temporaries * found.temporaries)
 
 
-def _shared(nest: Nest, passes: Sequence[Stage], tile: Tile) -> int:
+def _shared(nest: Nest, passes: Sequence[Stage], tile: Tile, target: Target) -> int:
     """Where warps exchange the states of a reduction; one after the other, in the same bytes."""
-    if not passes or tile.threads <= LANES:
+    warps = tile.threads // target.warp_size
+    if not passes or warps == 1:
         return 0
     state = max((e.dtype.itemsize for r in nest.reductions for e in r.lift), default=4)
     columns = SQUARE if tile.family == "column" else 1
-    return max(4, state) * columns * (tile.threads // LANES)
+    return max(4, state) * columns * warps
 
 
 def _vectors(nest: Nest, passes: Sequence[Stage], target: Target) -> Need:

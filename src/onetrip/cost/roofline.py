@@ -52,7 +52,7 @@ class Cost:
         again_bytes: device memory read again because rows do not stay on chip.
         l2_bytes: bytes that the cache serves.
         flops, special: operations.
-        spill_bytes: bytes moved for values that did not fit into registers.
+        spill_bytes: bytes written and read back for values that did not fit into registers.
         utilisation: share of the chip that the tiles keep busy.
     """
 
@@ -71,8 +71,9 @@ class Cost:
 
     @property
     def bytes(self) -> int:
-        """Bytes read and written in device memory."""
-        return sum(size for _, size in (*self.reads, *self.writes)) + self.again_bytes
+        """Bytes read and written in device memory, registers spilled to it counted."""
+        named = sum(size for _, size in (*self.reads, *self.writes))
+        return named + self.again_bytes + self.spill_bytes
 
     @property
     def bound_by(self) -> BoundBy:

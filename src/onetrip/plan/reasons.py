@@ -6,7 +6,10 @@ made. Must not change which groups there are.
 
 from __future__ import annotations
 
+from ..cost.occupancy import register_limit
+from ..target import Target
 from .decision import Decision, Evidence, decide
+from .evaluate import Priced
 from .legality import Fused, Legality, if_fused
 from .pool import Part
 
@@ -28,20 +31,10 @@ def reason(legality: Legality, search: str, parts: tuple[Part, Part], apart_us: 
 
 def _unprofitable(legality: Legality, fused: Fused, apart_us: float) -> Decision:
     """A legal merge that was not made."""
-    cost, needs = fused.priced.cost, fused.priced.need
-    target = legality.evaluator.target
-    if needs is not None and needs.spill_bytes and cost.us >= apart_us:
-        wanted = needs.registers + needs.spill_bytes // 4
-        limit = target.registers_per_thread
-        evidence = Evidence("registers of a thread", wanted, "registers", limit)
-        return decide(
-            "pressure-registers",
-            evidence,
-            if_fused=if_fused(fused.priced),
-            cls="unprofitable",
-            value=wanted,
-            bound=limit,
-        )
+    cost = fused.priced.cost
+    pressed = _pressed(fused.priced, legality.evaluator.target, apart_us)
+    if pressed is not None:
+        return pressed
     return decide(
         "unprofitable" if cost.us >= apart_us else "not-reached",
         Evidence("time of two kernels", cost.us, "us", apart_us),
@@ -50,4 +43,25 @@ def _unprofitable(legality: Legality, fused: Fused, apart_us: float) -> Decision
         apart=apart_us,
         producer=legality.label(fused.parts[0]),
         consumer=legality.label(fused.parts[-1]),
+    )
+
+
+def _pressed(priced: Priced, target: Target, apart_us: float) -> Decision | None:
+    """Register pressure, where two kernels are faster and would not be without the spills."""
+    cost, needs = priced.cost, priced.need
+    spill_us = 1e6 * cost.spill_bytes / target.spill_bandwidth
+    if needs is None or not cost.us - spill_us < apart_us <= cost.us:
+        return None
+    wanted = needs.registers + needs.spill_bytes // 4
+    limit = register_limit(target, needs.threads)
+    return decide(
+        "pressure-registers",
+        Evidence("registers of a thread", wanted, "registers", limit),
+        Evidence("spilled bytes of a thread", needs.spill_bytes, "bytes", 0),
+        Evidence("traffic of spilled registers", cost.spill_bytes, "bytes", 0),
+        Evidence("time of two kernels", cost.us, "us", apart_us),
+        if_fused=if_fused(priced),
+        cls="unprofitable",
+        value=wanted,
+        bound=limit,
     )

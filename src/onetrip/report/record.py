@@ -127,6 +127,7 @@ def _formula(dim: Dim) -> int | str:
 
 
 def _group(group: planned.Group, keys: Keys) -> schema.Group:
+    spilled = group.cost.spill_bytes // 2  # as much is written as is read back
     return schema.Group(
         name=group.name,
         kind=group.kind,
@@ -136,8 +137,8 @@ def _group(group: planned.Group, keys: Keys) -> schema.Group:
         ops=_ops(group, keys),
         modules=_distinct(keys.call_of[n].module for n in group.nodes),
         lines=_distinct(keys.call_of[n].nodes[0].origin.line for n in group.nodes),
-        reads=sum(size for _, size in group.reads) + group.cost.again_bytes,
-        writes=sum(size for _, size in group.writes),
+        reads=sum(size for _, size in group.reads) + group.cost.again_bytes + spilled,
+        writes=sum(size for _, size in group.writes) + spilled,
         registers=group.registers,
         spill_bytes=group.spill_bytes,
         shared_bytes=group.shared_bytes,

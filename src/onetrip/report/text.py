@@ -126,9 +126,12 @@ def _ops(ops: Sequence[str]) -> str:
 
 
 def _registers(group: Group) -> str:
+    """`64` as an assembler says, `~64` as estimated."""
     if group.registers is None:
         return "-"
-    return f"{group.registers}" + (f" +{group.spill_bytes} B spilled" if group.spill_bytes else "")
+    mark = "~" if group.source == "estimated" else ""
+    spilled = f" +{group.spill_bytes} B spilled" if group.spill_bytes else ""
+    return f"{mark}{group.registers}{spilled}"
 
 
 def _size(count: int) -> str:
