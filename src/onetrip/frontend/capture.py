@@ -3,7 +3,8 @@
     Dynamo -> what the model's code asks of the planner, out of the graph (`annotations`)
     -> our operators for attention, dropout and recurrences (`rewrite`) -> AOTAutograd,
     composites kept whole -> our seeded operators for random calls (`seeded`) -> masks in the form
-    that fast attention takes (`masks`) -> forward and backward -> calls over lists of tensors taken
+    that fast attention takes (`masks`) -> images as fast convolutions take them (`layout`) ->
+    forward and backward -> calls over lists of tensors taken
     apart (`foreach`)
 
 `make_backend` does it for a program that runs; `capture_graphs` for one that does not, on fake
@@ -26,6 +27,7 @@ from torch._guards import TracingContext
 
 from .annotations import take_annotations
 from .foreach import split_foreach
+from .layout import lay_out_channels_last
 from .masks import simplify_masks
 from .overlap import check_overlap, with_overlap_check
 from .rewrite import rewrite_dynamo_graph
@@ -158,6 +160,7 @@ def _rewrite_joint(module: torch.fx.GraphModule) -> None:
     """What must be seen before a graph is split into forward and backward."""
     seed_random_calls(module)
     simplify_masks(module)
+    lay_out_channels_last(module)
 
 
 def _boxed(compiled: Callable[..., Any]) -> Callable[..., Any]:

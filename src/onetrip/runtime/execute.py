@@ -361,6 +361,11 @@ def _alias(step: Step, layout: _Layout, backend: Backend) -> Action | None:
     return view
 
 
+_LAID_OUT_ANEW = frozenset({"aten.convolution.default", "aten.convolution_backward.default"})
+"""Calls whose results may lie otherwise than they said when they were traced, as those of operators
+over programs may: which kernel a library takes is known only when it runs."""
+
+
 def _call(step: Step, layout: _Layout, backend: Backend) -> Action:
     """A library call as one function of its own text: `call = lambda t, s: f(t[3], t[5], c0)`."""
     assert isinstance(step, Call)
@@ -376,9 +381,8 @@ def _call(step: Step, layout: _Layout, backend: Backend) -> Action:
     if step.out:
         return lambda frame: made(frame.tensors, frame.sizes)
     launched = [layout.slots[v.name] for v in step.outputs if v.name in layout.launched]
-    # An operator over programs may lay its results out otherwise than it said when it was traced.
-    over = isinstance(function, torch._ops.HigherOrderOperator)
-    forms = [_shape_function(v.type, layout) if over else None for v in step.outputs]
+    varies = isinstance(function, torch._ops.HigherOrderOperator) or step.target in _LAID_OUT_ANEW
+    forms = [_shape_function(v.type, layout) if varies else None for v in step.outputs]
 
     def call(frame: Frame) -> None:
         result = made(frame.tensors, frame.sizes)

@@ -1,0 +1,186 @@
+"""Images lie channels-last inside a graph where the library's convolutions are faster so.
+
+    y = convolution(x, w)          ->  y = convolution(clone(x, channels_last), w)
+    z = relu(y);  u = z.view(...)  ->  the same with the strides that follow; a view that would need
+                                       other strides reads a copy
+    return z                       ->  return clone(z, as it was)
+
+One copy where an image enters, one where it leaves, and none in between: elementwise operators,
+norms and further convolutions keep the layout that they are given. Done before a graph is split
+into forward and backward, so that what one saves the other reads as it lies. The values that the
+program sees have the strides that eager gives them.
+Must not know the partitioner or any later stage.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx
+from torch import Tensor
+from torch._guards import detect_fake_mode
+
+from .storage import READS, WRITES
+from .writer import Writer
+
+aten = torch.ops.aten
+Node = torch.fx.Node
+Strides = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Where a call has its images, and where it says that it is transposed or in groups."""
+
+    images: tuple[int, ...]
+    transposed: int
+    groups: int
+
+
+_CALLS: Mapping[Any, _Places] = {
+    aten.convolution.default: _Places((0,), 6, 8),
+    aten.convolution_backward.default: _Places((0, 1), 7, 9),
+}
+_FASTER: Mapping[str, frozenset[torch.dtype]] = {
+    "cuda": frozenset({torch.bfloat16, torch.float16}),
+}
+"""Dtypes of which a device's library turns every image channels-last by a kernel of its own, before
+and after each convolution, unless it lies so. A CPU's library blocks images in its own way."""
+
+
+def lay_out_channels_last(module: torch.fx.GraphModule) -> None:
+    """Gives images channels-last strides from where they enter convolutions to where they leave."""
+    graph = module.graph
+    if not any(_is_faster(node) for node in graph.nodes):
+        return
+    before = {n: _strides(n.meta.get("val")) for n in graph.nodes}
+    changed: set[Node] = set()
+    for node in list(graph.nodes):
+        if node.op == "output":
+            _restore(node, before, changed)
+        elif node.op == "call_function":
+            if _is_faster(node):
+                _turn(node)
+            if any(n in changed or n not in before for n in node.all_input_nodes):
+                _follow(node, before, changed)
+    graph.eliminate_dead_code()
+    module.recompile()
+
+
+# ---------------------------------------------------------------- which convolutions
+
+
+def _is_faster(node: Node) -> bool:
+    places = _CALLS.get(node.target)
+    if places is None or node.args[places.transposed] or node.args[places.groups] != 1:
+        return False
+    images = [node.args[p].meta["val"] for p in places.images]  # type: ignore[union-attr]
+    known = _FASTER.get(images[0].device.type, frozenset())
+    return all(_is_image(i) and i.dtype in known for i in images)
+
+
+def _is_image(t: Tensor) -> bool:
+    """Four axes of known extents, with channels and places: strides say which order they have."""
+    if t.dim() != 4 or not all(isinstance(d, int) for d in t.shape):
+        return False
+    return t.numel() > 0 and t.shape[1] > 1 and t.shape[2] * t.shape[3] > 1
+
+
+def _is_turned(t: Tensor) -> bool:
+    return t.is_contiguous(memory_format=torch.channels_last)
+
+
+def _turn(node: Node) -> None:
+    """Gives a call its images channels-last."""
+    for place in _CALLS[node.target].images:
+        image = node.args[place]
+        assert isinstance(image, Node)
+        if not _is_turned(image.meta["val"]):
+            copy = Writer(node).call(aten.clone.default, image, memory_format=torch.channels_last)
+            node.update_arg(place, copy)
+
+
+# ---------------------------------------------------------------- what follows
+
+
+def _follow(node: Node, before: Mapping[Node, Any], changed: set[Node]) -> None:
+    """The strides of a call's results from those of its operands; views get what they can view."""
+    if not _keeps_any_layout(node):
+        for source in node.all_input_nodes:
+            _read_as_before(node, source, before, changed)
+        return
+    value = _computed(node)
+    if value is None:
+        for source in node.all_input_nodes:
+            _read_as_before(node, source, before, changed)
+        value = _computed(node)
+        assert value is not None, f"{node} cannot read what it read before"
+    node.meta["val"] = value
+    if _strides(value) != before[node]:
+        changed.add(node)
+
+
+def _keeps_any_layout(node: Node) -> bool:
+    """Whether an operator reads operands of any strides and says how its results then lie."""
+    target = node.target
+    if target is operator.getitem or target is torch.ops.onetrip.dropout.default:
+        return True
+    known = isinstance(target, torch._ops.OpOverload) and target.namespace == "aten"
+    return known and target not in READS | WRITES
+
+
+def _computed(node: Node) -> Any:
+    """What a call gives for its operands' fakes; None where it cannot view them."""
+    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
+    fakes = [n.meta["val"] for n in node.all_input_nodes]
+    mode = detect_fake_mode(fakes) or contextlib.nullcontext()
+    with mode, torch.no_grad():
+        try:
+            value = node.target(*args, **kwargs)  # type: ignore[operator]
+        except (RuntimeError, ValueError):
+            return None
+    if node.target is not aten.convolution_backward.default or not _is_turned(args[1]):
+        return value
+    return tuple(_turned(t) if t is not None and t.dim() == 4 else t for t in value)
+
+
+def _turned(t: Tensor) -> Tensor:
+    return t.contiguous(memory_format=torch.channels_last)
+
+
+def _read_as_before(
+    node: Node, source: Node, before: Mapping[Node, Any], changed: set[Node]
+) -> None:
+    """Gives a reader a copy that lies as its operand once did."""
+    if source in changed and isinstance(source.meta["val"], Tensor):
+        node.replace_input_with(source, _stored_as(Writer(node), source, before[source]))
+
+
+def _restore(output: Node, before: Mapping[Node, Any], changed: set[Node]) -> None:
+    for source in output.all_input_nodes:
+        if source in changed:
+            copy = _stored_as(Writer(output), source, before[source])
+            output.replace_input_with(source, copy)
+
+
+def _stored_as(write: Writer, source: Node, strides: Strides) -> Node:
+    """A copy with the axes in the order of these strides."""
+    order = sorted(range(len(strides)), key=lambda axis: -strides[axis])
+    if order == sorted(order):
+        return write.call(aten.clone.default, source, memory_format=torch.contiguous_format)
+    turned = write.call(aten.permute.default, source, order)
+    stored = write.call(aten.clone.default, turned, memory_format=torch.contiguous_format)
+    return write.call(aten.permute.default, stored, [order.index(k) for k in range(len(order))])
+
+
+def _strides(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.stride()
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return tuple(map(_strides, value))
+    return None
