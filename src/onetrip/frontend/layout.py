@@ -136,6 +136,7 @@ def _keeps_any_layout(node: Node) -> bool:
 
 def _computed(node: Node) -> Any:
     """What a call gives for its operands' fakes; None where it cannot view them."""
+    args: Any
     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
     fakes = [n.meta["val"] for n in node.all_input_nodes]
     mode = detect_fake_mode(fakes) or contextlib.nullcontext()
