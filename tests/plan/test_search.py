@@ -19,10 +19,11 @@ from onetrip.passes.close import Unfusable
 from onetrip.plan.candidates import MOST_RECOMPUTED, Candidates
 from onetrip.plan.constraints import Constraints
 from onetrip.plan.evaluate import Evaluator, Priced
+from onetrip.plan.greedy import MOST_ATTEMPTS
 from onetrip.plan.index import index_graph
 from onetrip.plan.plan import GraphPlan
 from onetrip.plan.pool import Pool
-from onetrip.plan.search import MOST_ATTEMPTS, Search, plan_graph
+from onetrip.plan.search import Search, plan_graph
 from onetrip.target import Target, load
 
 from .graphs import Draft, arrays, bias_dropout_norm, layers, lowered, run_nodes, run_plan
@@ -409,7 +410,7 @@ def test_no_plan_goes_below_its_floor(search: Search) -> None:
     for graph in (layers(2), bias_dropout_norm(64, 512), chain()):
         plan = planned(graph, search)
         assert plan.bound_us <= plan.estimated_us * (1 + 1e-12)
-        assert plan.totals.bound_kind == "floor"
+        assert search == "best" or plan.totals.bound_kind == "floor"
 
 
 def test_symbolic_sizes_are_planned_at_their_hints() -> None:
@@ -516,7 +517,7 @@ def test_a_plan_pinned_group_by_group_is_the_same_plan(graph: Graph) -> None:
 def test_attempts_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where they are used up the plan stays as it is: legal, with fewer merges."""
     graph = bias_dropout_norm(512, 4096)
-    merged = len(planned(graph).groups)
+    merged = len(planned(graph, "greedy-time").groups)
     for kind in MOST_ATTEMPTS:
         monkeypatch.setitem(MOST_ATTEMPTS, kind, 0)
-    assert len(planned(graph).groups) > merged
+    assert len(planned(graph, "greedy-time").groups) > merged

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ..base.text import identifier
 from ..cost.roofline import is_anchor
@@ -23,26 +23,13 @@ from .legality import Legality
 from .lifetime import live_ranges
 from .memory import plan_memory
 from .plan import Boundary, GraphPlan, Group
-from .pool import Part, Pool
+from .pool import Part, Pool, topological
 from .reasons import reason
-from .totals import totals
+from .recompute import Recomputed, recomputed
+from .totals import Bound, totals
 
 MOST_WORDS = 4
 """Operators named in the name of a group."""
-
-
-@dataclass(frozen=True)
-class Recomputed:
-    """A choice made: `name` and the atoms with it are computed in each reader, not stored.
-
-    apart_us: their readers' and their own time when stored; together_us: when recomputed.
-    """
-
-    name: str
-    values: tuple[str, ...]
-    atoms: tuple[int, ...]
-    apart_us: float
-    together_us: float
 
 
 def assemble(
@@ -50,10 +37,14 @@ def assemble(
     evaluator: Evaluator,
     legality: Legality,
     search: str,
-    recomputed: tuple[Recomputed, ...],
     refusals: tuple[Refusal, ...],
+    bound: Bound | None = None,
 ) -> GraphPlan:
-    """The plan of a finished pool."""
+    """The plan of a finished pool.
+
+    Args:
+        bound: what the search proved; None: the floor of the whole graph.
+    """
     index = pool.index
     parts = execution_order(pool)
     groups = tuple(_group(pool, evaluator, part, k) for k, part in enumerate(parts))
@@ -62,13 +53,13 @@ def assemble(
     stored = _boundaries(pool, legality, search, parts, costs)
     targets = written_in_place(index, groups)
     memory = plan_memory(live_ranges(index, groups, targets), evaluator.hints)
-    sums = replace(totals(index, evaluator, groups, search), peak_bytes=memory.peak_bytes)
+    sums = replace(totals(index, evaluator, groups, search, bound), peak_bytes=memory.peak_bytes)
     return GraphPlan(
         index.graph,
         evaluator.target.name,
         search,
         groups,
-        (*stored, *_recomputed(pool, evaluator, recomputed, names)),
+        (*stored, *_recomputed(evaluator, recomputed(pool, evaluator), names)),
         tuple(index.views.values()),
         memory,
         sums,
@@ -78,7 +69,9 @@ def assemble(
 
 def execution_order(pool: Pool) -> list[Part]:
     """Groups with every group after those whose values it reads, near the graph's own order."""
-    sources = {p.key: {s.key for s in pool.sources_of(p)} - {p.key} for p in pool.parts.values()}
+    sources = {p.key: set(pool.waits_for(p)) for p in pool.parts.values()}
+    if len(topological(sources)) < len(sources):  # the user pinned what computes a value again
+        sources = {p.key: {s.key for s in pool.sources_of(p)} for p in pool.parts.values()}
     followers: dict[int, list[int]] = {}
     for key, above in sources.items():
         for s in above:
@@ -189,25 +182,22 @@ def _boundaries(
 
 
 def _recomputed(
-    pool: Pool, evaluator: Evaluator, choices: Sequence[Recomputed], names: Mapping[int, str]
+    evaluator: Evaluator, choices: Sequence[Recomputed], names: Mapping[int, str]
 ) -> list[Boundary]:
     found: list[Boundary] = []
     for choice in choices:
-        homes = sorted(pool.homes[choice.atoms[-1]])
-        if len(homes) < 2:  # its readers became one group later: nothing is computed twice
-            continue
-        for home in homes:
+        size = sum(evaluator.value_bytes(n) for n in choice.values)
+        for home in choice.homes:
             decision = decide(
                 "recompute",
                 Evidence("time with the value stored", choice.together_us, "us", choice.apart_us),
                 value=choice.name,
-                readers=len(homes),
+                readers=len(choice.homes),
                 fused=choice.together_us,
                 apart=choice.apart_us,
                 producer=choice.name,
                 consumer=names[home],
             )
-            size = sum(evaluator.value_bytes(n) for n in choice.values)
             found.append(
                 Boundary(choice.name, names[home], choice.values, size, "recomputed", decision)
             )

@@ -36,11 +36,16 @@ class Candidate:
 
 
 class Candidates:
-    """Finds candidates in a pool."""
+    """Finds candidates in a pool.
+
+    Attributes:
+        within: atoms, as bits, outside which no group is looked at.
+    """
 
     def __init__(self, pool: Pool, evaluator: Evaluator) -> None:
         self.pool = pool
         self.evaluator = evaluator
+        self.within = -1
 
     def around(self, part: Part, *, recompute: bool) -> Iterator[Candidate]:
         """Every candidate that has the part in it."""
@@ -77,7 +82,8 @@ class Candidates:
         return Candidate("recompute", (producer.key, *(r.key for r in readers)), size)
 
     def _takes_part(self, part: Part) -> bool:
-        return not part.frozen and self.pool.is_generated(part)
+        inside = not part.mask & ~self.within
+        return inside and not part.frozen and self.pool.is_generated(part)
 
     def _siblings(self, part: Part) -> Iterator[Part]:
         """Groups near this one among the readers of each value that it reads."""

@@ -64,7 +64,7 @@ class Evaluator:
         self.hints = hints
         self.fused = 0
         self._resources = resources
-        self._launch_us = launch_us
+        self.launch_us = target.replay_us if launch_us is None else launch_us
         self._closing = Closing(index.nests)
         self._memo: dict[Hashable, _Entry] = {}
         self._static: dict[str, int] = {}
@@ -89,7 +89,7 @@ class Evaluator:
         if not first.generated:
             return self.library(first)
         members = self.index.members(atoms)
-        key, names = self._structure(members, frozenset(stored))
+        key, names = self.structure(members, frozenset(stored))
         entry = self._memo.get(key)
         if entry is None:
             nest = self.nest(atoms, stored)
@@ -128,13 +128,13 @@ class Evaluator:
             needs,
             self.target,
             hints=self.hints,
-            launch_us=self._launch_us,
+            launch_us=self.launch_us,
         )
         return Priced(cost, needs, not nest.reductions and not nest.scans)
 
     # -------------------------------------------------------------- structure
 
-    def _structure(self, members: Names, stored: frozenset[str]) -> tuple[Hashable, Names]:
+    def structure(self, members: Names, stored: frozenset[str]) -> tuple[Hashable, Names]:
         """A key equal for groups that differ in names only, and the names in its order."""
         local = {name: k for k, name in enumerate(members)}
         external: dict[str, int] = {}

@@ -72,6 +72,26 @@ class Legality:
                 return refused
         return self._attempt((producer, reader), self.pool.union((producer, reader)), (reader,))
 
+    def group(self, atoms: tuple[int, ...], stored: tuple[str, ...]) -> Priced | None:
+        """The price of atoms as one group that stores these values; None when it may not be.
+
+        That no path leaves the group and comes back is the caller's to know.
+        """
+        if len(atoms) > MOST_MEMBERS or self._is_cut(atoms) or is_divided(atoms, self.divided):
+            return None
+        priced = self.evaluator.price(atoms, stored)
+        if isinstance(priced, Unfusable):
+            return None
+        refused = None if priced.need is None or len(atoms) == 1 else self._limits(priced.need)
+        return priced if refused is None else None
+
+    def _is_cut(self, atoms: Sequence[int]) -> bool:
+        """Whether the user wants two of the atoms apart."""
+        if not self._cut_names:
+            return False
+        names = {self.pool.index.atoms[k].name for k in atoms} & self._cut_names
+        return any(pair <= names for pair in self._cuts)
+
     def label(self, part: Part) -> str:
         """A group by its last node, which is what a reader of the plan looks for."""
         return self.pool.index.atoms[part.atoms[-1]].name

@@ -12,7 +12,7 @@ Must not know whether a merge is wise or can be generated.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from .index import Index
@@ -184,6 +184,73 @@ class Pool:
             self.owner[self.index.maker[n]] for n in self.reads(part) if n in self.index.maker
         }
         return tuple(self.parts[k] for k in sorted(owners) if k >= 0)
+
+    def waits_for(self, part: Part) -> tuple[int, ...]:
+        """Keys of the groups that run before this one: those that store what it reads or repeats.
+
+        A group that computes an atom again comes after the one that stores its value, so that
+        groups in their order say who owns what.
+        """
+        makers = {self.index.maker[n] for n in self.reads(part) if n in self.index.maker}
+        owners = {self.owner[k] for k in (*makers, *bits(part.clones))} - {part.key, -1}
+        return tuple(sorted(owners))
+
+    def regroup(self, groups: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> bool:
+        """Puts groups in the place of all parts that hold one of their atoms.
+
+        Args:
+            groups: atoms, ascending, and those of them whose values the group stores or uses up;
+                an atom that none of them owns is computed again in each group that holds it.
+
+        Returns: whether the groups can run one after the other; if not the pool is of no use.
+        """
+        taken = {k for atoms, _ in groups for k in atoms}
+        for key in {home for k in taken for home in self.homes[k]}:
+            del self.parts[key]
+        for k in taken:
+            self.owner[k], self.homes[k] = -1, set()
+        for atoms, owned in groups:
+            mask = _any(1 << k for k in owned)
+            key = self._take_key()
+            self.parts[key] = Part(key, atoms, mask, 0, 0, _any(1 << k for k in atoms) & ~mask)
+            for k in atoms:
+                self.homes[k].add(key)
+            for k in owned:
+                self.owner[k] = key
+        return self._close()
+
+    def _close(self) -> bool:
+        """What each group depends on, anew; whether there is an order."""
+        waits = {key: self.waits_for(p) for key, p in self.parts.items()}
+        order = topological(waits)
+        if len(order) < len(waits):
+            return False
+        followers: dict[int, list[int]] = {key: [] for key in waits}
+        for key in order:
+            part = self.parts[key]
+            part.up = _any(self.parts[s].up | self.parts[s].mask for s in waits[key])
+            for s in waits[key]:
+                followers[s].append(key)
+        for key in reversed(order):
+            part = self.parts[key]
+            part.down = _any(self.parts[f].down | self.parts[f].mask for f in followers[key])
+        return True
+
+
+def topological(waits: Mapping[int, Iterable[int]]) -> list[int]:
+    """Keys after those that they wait for; fewer than there are when some wait for each other."""
+    left = {key: len(set(above)) for key, above in waits.items()}
+    followers: dict[int, list[int]] = {key: [] for key in waits}
+    for key, above in waits.items():
+        for s in set(above):
+            followers[s].append(key)
+    order = [key for key, count in left.items() if not count]
+    for key in order:
+        for follower in followers[key]:
+            left[follower] -= 1
+            if not left[follower]:
+                order.append(follower)
+    return order
 
 
 def _any(masks: Iterable[int]) -> int:

@@ -1,17 +1,17 @@
-"""Which groups: the eager grouping, everything legal, or greedily what saves the most time.
+"""Which groups: the eager grouping, everything legal, or the cheapest that the search can prove.
 
-    plan_graph: index -> pool of atoms -> constraints -> merges from a priority queue -> GraphPlan
+    plan_graph: index -> pool of atoms -> constraints -> groups -> GraphPlan
 
-`best` takes the candidate with the largest saving of time first. A candidate enters the queue with
-a bound made of bytes and a launch, is priced when it comes up, and goes back unless it still leads
-(lazy greedy). Everything is ordered by numbers and graph order: same graph, same plan.
+`best` divides the graph into regions, groups each greedily and then exactly where it can, solves
+equal regions once, and adds up what each of them proves. Everything is ordered by numbers and graph
+order and limited by counts: same graph, same plan.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 from ..cost.occupancy import Resources
@@ -21,49 +21,25 @@ from ..ir.nest import Nest
 from ..passes.close import Unfusable
 from ..passes.fuse import fuse
 from ..target import Target
-from .assemble import Recomputed, assemble, execution_order
-from .candidates import Candidate, Candidates
+from .assemble import assemble, execution_order
+from .candidates import Candidates
 from .constraints import NO_CONSTRAINTS, Constraints, Refusal
 from .decision import Decision
-from .evaluate import Evaluator, Priced
+from .enumerate import Column
+from .evaluate import Evaluator
+from .exact import Answer, Prices, best_groups, region_key
+from .greedy import Judge, State, by_bytes, by_time, eager, grow, largest
 from .index import Index, index_graph
-from .legality import Fused, Legality
+from .legality import Legality
 from .peak import Divide, divides, eager_peak
 from .plan import GraphPlan
 from .pool import Part, Pool
+from .regions import Region, find_regions
+from .totals import Bound
 
-Search = Literal["eager", "max", "best"]
-BYTE_WEIGHT = 0.02
-"""Saved bytes count this share of their time even where arithmetic hides them."""
-LEAST_GAIN_US = 1e-6
-MOST_ATTEMPTS = {"merge": 8, "recompute": 3}
-"""Candidates judged for each atom: twice what layers and scans need, and a bound on unrolled loops,
-of which each step reads the one before."""
+Search = Literal["eager", "max", "best", "greedy-bytes", "greedy-time"]
 MOST_SEARCHES = 12
 """Searches for a plan that needs no more memory than eager, before eager's grouping is taken."""
-
-
-@dataclass
-class _State:
-    """One search: the pool and what was found on the way."""
-
-    pool: Pool
-    legality: Legality
-    candidates: Candidates
-    evaluator: Evaluator
-    prices: dict[int, Priced] = field(default_factory=dict)
-    recomputed: list[Recomputed] = field(default_factory=list)
-    refusals: list[Refusal] = field(default_factory=list)
-
-    def price(self, part: Part) -> Priced:
-        """The price of a group of the pool."""
-        found = self.prices.get(part.key)
-        if found is None:
-            stored = self.pool.stored(part.atoms, (part,))
-            priced = self.evaluator.price(part.atoms, stored)
-            assert not isinstance(priced, Unfusable), f"{part.atoms}: {priced}"
-            found = self.prices[part.key] = priced
-        return found
 
 
 def plan_graph(
@@ -80,58 +56,186 @@ def plan_graph(
 
     Args:
         nests: nests of the primitive nodes, by node name (passes/lower.py).
-        search: `eager` one kernel for each eager call, `max` everything legal, `best` by time.
+        search: `eager` one kernel for each eager call, `max` everything legal, `best` by time;
+            `greedy-bytes` and `greedy-time` are what `best` is compared with.
         resources: the real assembler, where there is one.
         hints: expected values of symbolic sizes.
     """
     index = _index(graph, nests)
     launch_us = target.launch_us if search == "eager" else None
     evaluator = Evaluator(index, target, hints, resources, launch_us)
-    state = _within_memory(index, evaluator, constraints, search)
+    found = _within_memory(index, evaluator, constraints, search)
+    state = found.state
     return assemble(
-        state.pool,
-        evaluator,
-        state.legality,
-        search,
-        tuple(state.recomputed),
-        tuple(state.refusals),
+        state.pool, evaluator, state.legality, search, tuple(state.refusals), found.bound
     )
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A finished search and what it proved."""
+
+    state: State
+    bound: Bound | None
 
 
 def _within_memory(
     index: Index, evaluator: Evaluator, constraints: Constraints, search: Search
-) -> _State:
+) -> _Found:
     """The search that needs no more memory than eager: what needs more is kept apart, and again.
 
-    Prices are remembered, so that another search costs little; what the user forces stays.
+    Prices are remembered, so that another search costs little; what the user forces stays. The
+    bound is that of the first search, which leaves memory out of account.
     """
     limit = eager_peak(index, evaluator.value_bytes)
     divided: tuple[Divide, ...] = ()
+    answers: dict[Hashable, Answer] = {}
+    bound: Bound | None = None
     for _ in range(MOST_SEARCHES):
-        state = _searched(index, evaluator, constraints, search, divided)
-        order = execution_order(state.pool)
-        more = divides(state.pool, order, limit, evaluator.value_bytes)
+        found = _searched(_Start(index, evaluator, constraints, divided, answers), search)
+        bound = bound or found.bound
+        pool = found.state.pool
+        order = execution_order(pool)
+        more = divides(pool, order, limit, evaluator.value_bytes)
         if not more or search == "eager":
-            return state
+            return replace(found, bound=bound)
         divided = (*divided, *more)
-    return _searched(index, evaluator, constraints, "eager", divided)
+    found = _searched(_Start(index, evaluator, constraints, divided, answers), "eager")
+    return replace(found, bound=bound)
 
 
-def _searched(
-    index: Index,
-    evaluator: Evaluator,
-    constraints: Constraints,
-    search: Search,
-    divided: tuple[Divide, ...],
-) -> _State:
-    pool = Pool(index)
-    state = _State(
-        pool, Legality(pool, evaluator, constraints), Candidates(pool, evaluator), evaluator
-    )
-    _constrain(state, constraints)
-    state.legality.divided = divided
-    _SEARCHES[search](state)
-    return state
+def _searched(start: _Start, search: Search) -> _Found:
+    if search in _WHOLE:
+        state = start.state()
+        _WHOLE[search](state)
+        return _Found(state, None)
+    if search in _GREEDY:
+        state = start.state()
+        for region in start.regions(state):
+            _grow(state, region, _GREEDY[search])
+        return _Found(state, None)
+    return _best(start)
+
+
+_WHOLE: dict[Search, Callable[[State], None]] = {"eager": eager, "max": largest}
+_GREEDY: dict[Search, Judge] = {"greedy-bytes": by_bytes, "greedy-time": by_time}
+
+
+@dataclass(frozen=True)
+class _Start:
+    """What a search begins with."""
+
+    index: Index
+    evaluator: Evaluator
+    constraints: Constraints
+    divided: tuple[Divide, ...]
+    answers: dict[Hashable, Answer]
+
+    def state(self) -> State:
+        """A pool of atoms under the user's constraints."""
+        pool = Pool(self.index)
+        legality = Legality(pool, self.evaluator, self.constraints)
+        state = State(pool, legality, Candidates(pool, self.evaluator), self.evaluator)
+        _constrain(state, self.constraints)
+        legality.divided = self.divided
+        return state
+
+    def regions(self, state: State) -> list[Region]:
+        """The regions of a pool in which nothing was merged yet but by the user."""
+
+        def link(producer: Part, consumer: Part) -> bool:
+            atoms = state.pool.union((producer, consumer))
+            stored = state.pool.stored(consumer.atoms, (consumer,))
+            return not isinstance(self.evaluator.price(atoms, stored), Unfusable)
+
+        return find_regions(state.pool, link, self.evaluator.value_bytes)
+
+    @cached_property
+    def rivals(self) -> tuple[Divide, ...]:
+        """Sets of atoms of which no two may share a kernel."""
+        known = self.index.by_name
+        cuts = [
+            (1 << known[a].number, 1 << known[b].number)
+            for a, b in self.constraints.cut
+            if a in known and b in known
+        ]
+        return (*self.divided, *cuts)
+
+
+# ------------------------------------------------------------------ region by region
+
+
+def _best(start: _Start) -> _Found:
+    state = start.state()
+    regions = start.regions(state)
+    inside = {k for r in regions for k in r.atoms}
+    kept = [p for p in state.pool.parts.values() if inside.isdisjoint(p.atoms)]
+    answers = [_answer(start, state, region) for region in regions]
+    exact = all(a.kind == "exact" for a in answers)
+    us = sum(a.bound_us for a in answers) + sum(state.price(p).cost.us for p in kept)
+    bound = Bound(us, "exact" if exact else "floor")
+    groups = [g for r, a in zip(regions, answers, strict=True) for g in _groups(r, a.columns)]
+    if state.pool.regroup(groups):
+        state.prices.clear()
+        return _Found(state, bound)
+    # Groups of two regions wait for each other: merged one by one they cannot.
+    state = start.state()
+    for region in start.regions(state):
+        _grow(state, region, by_time)
+    return _Found(state, bound)
+
+
+def _answer(start: _Start, state: State, region: Region) -> Answer:
+    """The region's groups; those of an equal region where there was one."""
+    key = region_key(region, start.evaluator, start.rivals)
+    found = start.answers.get(key)
+    if found is None:
+
+        def by_other() -> tuple[Column, ...]:
+            other = start.state()
+            _grow(other, region, by_bytes)
+            return _columns(other.pool, region)
+
+        _grow(state, region, by_time)
+        prices = Prices(region, start.evaluator, state.legality)
+        found = best_groups(prices, _columns(state.pool, region), by_other)
+        start.answers[key] = found
+    return found
+
+
+def _grow(state: State, region: Region, judge: Judge) -> None:
+    """Merges within the region."""
+    state.candidates.within = sum(1 << k for k in region.atoms)
+    keys = dict.fromkeys(state.pool.owner[u.atoms[0]] for u in region.units)
+    grow(state, judge, [state.pool.parts[k] for k in keys], recompute=True)
+    state.candidates.within = -1
+
+
+def _columns(pool: Pool, region: Region) -> tuple[Column, ...]:
+    """The pool's groups of a region."""
+    keys = dict.fromkeys(home for k in region.atoms for home in sorted(pool.homes[k]))
+    found = []
+    for part in (pool.parts[k] for k in keys):
+        inside, made = set(part.atoms), set(pool.stored(part.atoms, (part,)))
+        units = [k for k, u in enumerate(region.units) if inside.issuperset(u.atoms)]
+        stored = [k for k in units if not made.isdisjoint(region.units[k].makes)]
+        found.append(Column(sum(1 << k for k in units), sum(1 << k for k in stored)))
+    return tuple(found)
+
+
+def _groups(
+    region: Region, columns: Sequence[Column]
+) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Atoms of each column, and those that it owns: stored there, or in no other."""
+    once = twice = stored = 0
+    for c in columns:
+        twice |= once & c.units
+        once |= c.units
+        stored |= c.stored
+    return [
+        (region.atoms_of(c.units), region.atoms_of(c.stored | c.units & ~twice & ~stored))
+        for c in columns
+    ]
 
 
 def _index(graph: Graph, nests: Mapping[str, Nest]) -> Index:
@@ -157,7 +261,7 @@ def _is_stuck(index: Index, atom: int) -> bool:
 # ------------------------------------------------------------------ constraints
 
 
-def _constrain(state: _State, constraints: Constraints) -> None:
+def _constrain(state: State, constraints: Constraints) -> None:
     for names in constraints.pin:
         _pin(state, names)
     for pair in constraints.fuse:
@@ -166,13 +270,13 @@ def _constrain(state: _State, constraints: Constraints) -> None:
         _force(state, "want", pair)
 
 
-def _known(state: _State, names: Iterable[str]) -> list[int]:
+def _known(state: State, names: Iterable[str]) -> list[int]:
     """Numbers of the atoms of these nodes; aliases take part in any group and are left out."""
     by_name = state.pool.index.by_name
     return [by_name[n].number for n in names if n in by_name]
 
 
-def _pin(state: _State, names: tuple[str, ...]) -> None:
+def _pin(state: State, names: tuple[str, ...]) -> None:
     pool = state.pool
     parts: dict[int, Part] = {}
     clones: list[int] = []
@@ -189,7 +293,7 @@ def _pin(state: _State, names: tuple[str, ...]) -> None:
         merged.frozen = True
 
 
-def _force(state: _State, constraint: str, pair: tuple[str, str]) -> None:
+def _force(state: State, constraint: str, pair: tuple[str, str]) -> None:
     pool = state.pool
     keys = dict.fromkeys(pool.owner[k] for k in _known(state, pair))
     if len(keys) > 1:
@@ -197,7 +301,7 @@ def _force(state: _State, constraint: str, pair: tuple[str, str]) -> None:
 
 
 def _apply_union(
-    state: _State,
+    state: State,
     constraint: str,
     names: tuple[str, ...],
     parts: list[Part],
@@ -211,122 +315,5 @@ def _apply_union(
     if isinstance(answer, Decision):
         state.refusals.append(Refusal(constraint, names, answer))
         return None
-    made = _apply_merge(state, answer)
+    made = state.merge(answer)
     return pool.clone(clones, made) if clones else made
-
-
-def _apply_merge(state: _State, fused: Fused) -> Part:
-    made = state.pool.merge(fused.parts)
-    state.prices[made.key] = fused.priced
-    return made
-
-
-# ------------------------------------------------------------------ the three searches
-
-
-def _eager(state: _State) -> None:
-    """Merges within each call only: a call whose nodes cannot be one kernel keeps several."""
-    atoms = state.pool.index.atoms
-
-    def one_call(candidate: Candidate) -> bool:
-        calls = {atoms[k].node.call for key in candidate.keys for k in state.pool.parts[key].atoms}
-        return len(calls) == 1 and calls != {-1}
-
-    _run(state, _always, one_call, recompute=False)
-
-
-def _max(state: _State) -> None:
-    _run(state, _always, lambda _: True, recompute=False)
-
-
-def _best(state: _State) -> None:
-    _run(state, _gain, lambda _: True, recompute=True)
-
-
-def _always(state: _State, candidate: Candidate) -> tuple[float, list[Fused]] | None:
-    """The merge whenever it is legal, in the order of bytes saved."""
-    parts = [state.pool.parts[k] for k in candidate.keys]
-    answer = state.legality.check(parts)
-    if isinstance(answer, Decision):
-        return None
-    return _estimate(state, candidate), [answer]
-
-
-def _gain(state: _State, candidate: Candidate) -> tuple[float, list[Fused]] | None:
-    """Microseconds saved by a candidate and the groups it makes; None when it does not pay."""
-    parts = [state.pool.parts[k] for k in candidate.keys]
-    made: list[Fused] = []
-    for pieces in [parts] if candidate.kind == "merge" else [[parts[0], r] for r in parts[1:]]:
-        one = candidate.kind == "merge"
-        answer = state.legality.check(pieces) if one else state.legality.check_clone(*pieces)
-        if isinstance(answer, Decision):
-            return None
-        made.append(answer)
-    before = [state.price(p) for p in parts]
-    gain = _weight(state, before) - _weight(state, [f.priced for f in made])
-    return (gain, made) if gain > LEAST_GAIN_US else None
-
-
-def _weight(state: _State, priced: Iterable[Priced]) -> float:
-    """Time, with a small share for bytes that the arithmetic hides."""
-    bandwidth = state.evaluator.target.copy_bandwidth
-    return sum(p.cost.us + BYTE_WEIGHT * 1e6 * p.cost.bytes / bandwidth for p in priced)
-
-
-def _estimate(state: _State, candidate: Candidate) -> float:
-    """What a candidate may save: a launch and its bytes at full bandwidth."""
-    target = state.evaluator.target
-    return target.replay_us + 1e6 * candidate.bytes / target.copy_bandwidth
-
-
-Judge = Callable[[_State, Candidate], "tuple[float, list[Fused]] | None"]
-Entry = tuple[float, tuple[int, ...], str, bool, Candidate]
-
-
-def _run(
-    state: _State, judge: Judge, admits: Callable[[Candidate], bool], *, recompute: bool
-) -> None:
-    queue: list[Entry] = []
-    seen: set[tuple[str, tuple[int, ...]]] = set()
-
-    def push(parts: Iterable[Part]) -> None:
-        for part in parts:
-            for c in state.candidates.around(part, recompute=recompute):
-                if (c.kind, c.keys) not in seen and admits(c):
-                    seen.add((c.kind, c.keys))
-                    heapq.heappush(queue, (-_estimate(state, c), c.keys, c.kind, False, c))
-
-    push(list(state.pool.parts.values()))
-    left = {kind: most * len(state.pool.parts) for kind, most in MOST_ATTEMPTS.items()}
-    while queue:
-        _, keys, kind, exact, candidate = heapq.heappop(queue)
-        if any(k not in state.pool.parts for k in keys) or not left[kind]:
-            continue
-        left[kind] -= 1
-        answer = judge(state, candidate)
-        if answer is None:
-            continue
-        gain, made = answer
-        if not exact and queue and gain < -queue[0][0]:
-            heapq.heappush(queue, (-gain, keys, kind, True, candidate))
-            continue
-        push(_apply(state, candidate, made, gain))
-
-
-def _apply(state: _State, candidate: Candidate, made: list[Fused], gain: float) -> list[Part]:
-    if candidate.kind == "merge":
-        return [_apply_merge(state, made[0])]
-    pool = state.pool
-    producer, *readers = (pool.parts[k] for k in candidate.keys)
-    apart = sum(state.price(p).cost.us for p in (producer, *readers))
-    together = sum(f.priced.cost.us for f in made)
-    stored = pool.stored(producer.atoms, (producer,))
-    name = state.legality.label(producer)
-    state.recomputed.append(Recomputed(name, stored, producer.atoms, apart, together))
-    grown = pool.dissolve(producer, readers)
-    for part, fused in zip(grown, made, strict=True):
-        state.prices[part.key] = fused.priced
-    return grown
-
-
-_SEARCHES: dict[Search, Callable[[_State], None]] = {"eager": _eager, "max": _max, "best": _best}

@@ -9,7 +9,8 @@ one for each library call, and one more when anything is generated.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from ..cost.roofline import Cost, call_dtype, matrix_peak
 from ..passes.close import Unfusable
@@ -19,20 +20,36 @@ from .plan import Group, Totals
 from .share import OWN_DRAW, eager_bytes
 
 
-def totals(index: Index, evaluator: Evaluator, groups: Sequence[Group], search: str) -> Totals:
+@dataclass(frozen=True)
+class Bound:
+    """No plan of the vocabulary is faster than `us`; `exact` when every region was enumerated."""
+
+    us: float
+    kind: Literal["exact", "floor"]
+
+
+def totals(
+    index: Index,
+    evaluator: Evaluator,
+    groups: Sequence[Group],
+    search: str,
+    bound: Bound | None = None,
+) -> Totals:
     """The figures of a plan; peak_bytes is filled in by the memory plan."""
+    bound = bound or Bound(floor_us(index, evaluator), "floor")
     launched = [g for g in groups if not is_draw(g)]
     costs = [(g.cost, g) for g in groups]
     if search == "eager":
         costs = list(_eager_calls(index, launched))
     share = eager_bytes(index, evaluator.value_bytes)
+    us = sum(c.us for c, _ in costs)
     return Totals(
         sum(not is_draw(g) for _, g in costs),
         sum(c.bytes for c, _ in costs),
         0,
-        sum(c.us for c, _ in costs),
-        floor_us(index, evaluator),
-        "floor",
+        us,
+        min(us, bound.us),
+        bound.kind,
         share.eligible,
         share.generated,
     )

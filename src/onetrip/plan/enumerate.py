@@ -1,0 +1,174 @@
+"""Every group that a region may be cut into, as columns of a covering problem.
+
+    column ::= units computed, units stored
+    grow    : take in a producer, stored or not; add one more result, a consumer or a sibling of a
+              unit inside, or what is made from such a one: its producers are taken in until the two
+              meet
+
+A column is kept when no value that it reads depends on a value that it stores. What is computed and
+not stored is either used up inside or computed again elsewhere. Must not know prices.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from .pool import bits
+from .regions import Region, may_share, may_store
+
+MOST_STATES = 60000
+"""Groups looked at in one region, those that are kept and those that lead to them."""
+MOST_COLUMNS = 8000
+"""Columns of one region that is searched exactly."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A group: the units that it computes and those that it stores, as bits."""
+
+    units: int
+    stored: int
+
+
+State = tuple[int, int, int]
+"""Units, stored units, and those that do not meet the others yet."""
+
+
+def enumerate_columns(region: Region) -> list[Column] | None:
+    """Every column, in the order of growth; None where there are more than the limits."""
+    growth = _Growth(region)
+    start: list[State] = [(1 << k, 1 << k, 0) for k in range(len(region.units))]
+    seen = set(start)
+    waiting = deque(start)
+    found: list[Column] = []
+    while waiting:
+        state = waiting.popleft()
+        units, stored, apart = state
+        between = growth.between(units, stored)
+        if between is None:
+            continue
+        if not between and not apart and growth.is_wanted(units, stored):
+            found.append(Column(units, stored))
+        for following in growth.moves(state, between):
+            if following not in seen:
+                seen.add(following)
+                waiting.append(following)
+        if len(seen) > MOST_STATES or len(found) > MOST_COLUMNS:
+            return None
+    return found
+
+
+class _Growth:
+    """How columns of one region grow."""
+
+    def __init__(self, region: Region) -> None:
+        self.region = region
+        self.shares = [
+            sum(1 << j for j, b in enumerate(region.units) if j == k or may_share(a, b))
+            for k, a in enumerate(region.units)
+        ]
+        self.stores = [
+            sum(1 << j for j, b in enumerate(region.units) if may_store(a, b)) for a in region.units
+        ]
+        self.cones = _cones(region.inlinable)
+        self.beyond = _beyond(region)
+        self._all = (1 << len(region.units)) - 1
+
+    def between(self, units: int, stored: int) -> int | None:
+        """Units that must be taken in, since they lie between; None when no larger group is one.
+
+        That is when a library call lies between, or a result is too small for a reduction inside.
+        """
+        region = self.region
+        if _any(self.beyond, units) & stored or any(units & ~self.stores[k] for k in bits(stored)):
+            return None
+        above = _any(region.producers, units) & ~units
+        return sum(1 << p for p in bits(above) if (region.above[p] | 1 << p) & stored)
+
+    def is_wanted(self, units: int, stored: int) -> bool:
+        """Whether each stored unit has a reader elsewhere."""
+        region = self.region
+        return all(region.escapes >> k & 1 or region.consumers[k] & ~units for k in bits(stored))
+
+    def moves(self, state: State, between: int) -> Iterator[State]:
+        """The next larger groups."""
+        units, stored, apart = state
+        if apart:
+            yield from self._towards(state)
+            return
+        for p in bits((between or self._above(units)) & ~units):
+            if self._fits_above(units, p):
+                yield from self._with_producer(state, p, 0)
+        if between:
+            return
+        tops = self._tops(units)
+        near = self._near(units, tops)
+        for c in bits(~units & self._all):
+            if self.cones[c] & near and self._fits(units, tops, c):
+                yield units | 1 << c, stored | 1 << c, 0 if near >> c & 1 else 1 << c
+
+    def _towards(self, state: State) -> Iterator[State]:
+        """The part that stands apart takes in producers on the way to the others."""
+        units, _, apart = state
+        rest = units & ~apart
+        tops = self._tops(rest)
+        near = self._near(rest, tops)
+        for p in bits(self._above(apart) & ~units):
+            if not self.cones[p] & near or not self._fits_above(units, p):
+                continue
+            if not self.region.producers[p] & tops:
+                yield from self._with_producer(state, p, 0 if near >> p & 1 else apart | 1 << p)
+
+    def _with_producer(self, state: State, p: int, apart: int) -> Iterator[State]:
+        units, stored, _ = state
+        units |= 1 << p
+        yield units, stored, apart
+        if self.region.escapes >> p & 1 or self.region.consumers[p] & ~units:
+            yield units, stored | 1 << p, apart
+
+    def _above(self, units: int) -> int:
+        return _any(self.region.producers, units)
+
+    def _tops(self, units: int) -> int:
+        """Units that none of the others reads: results, of which a larger group begins with one."""
+        return units & ~_any(self.region.producers, units)
+
+    def _near(self, units: int, tops: int) -> int:
+        """Units that read what these read, or a value of these that is used inside already."""
+        return _any(self.region.consumers, units & ~tops) | _any(self.region.beside, units)
+
+    def _fits_above(self, units: int, p: int) -> bool:
+        readers = self.region.consumers[p] & units
+        inlined = all(self.region.inlinable[c] >> p & 1 for c in bits(readers))
+        return inlined and units & ~self.shares[p] == 0
+
+    def _fits(self, units: int, tops: int, c: int) -> bool:
+        producers = self.region.producers[c]
+        inlined = producers & units & ~self.region.inlinable[c] == 0
+        return inlined and not producers & tops and units & ~self.shares[c] == 0
+
+
+def _cones(inlinable: Sequence[int]) -> list[int]:
+    """Of each unit, the unit and all that may be computed inside it, through others."""
+    found: list[int] = []
+    for k, mask in enumerate(inlinable):
+        found.append(1 << k | _any(found, mask))
+    return found
+
+
+def _beyond(region: Region) -> list[int]:
+    """Of each unit, those from which a path leads to it that runs outside the region."""
+    found: list[int] = []
+    for k, entries in enumerate(region.outside):
+        through = entries | _any(region.above, entries)
+        found.append(through | _any(found, region.producers[k]))
+    return found
+
+
+def _any(masks: Sequence[int], units: int) -> int:
+    total = 0
+    for k in bits(units):
+        total |= masks[k]
+    return total

@@ -1,0 +1,241 @@
+"""The best groups of one region: greedily first, then by an integer program, and how good they are.
+
+    floor reached by the greedy groups      nothing is left to search                    exact
+    every column enumerated                 the cheapest cover, its bound                exact
+    too many columns                        a pool of columns around the best so far     floor
+
+The answer is in local positions, so it holds for every region of equal structure. Must not know
+the rest of the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from ..cost.roofline import Cost
+from ..passes.close import Unfusable
+from .cover import Cover, cheapest_cover, covers, find_circle
+from .enumerate import Column, enumerate_columns
+from .evaluate import Evaluator
+from .improve import MOST_REPEATS, neighbours
+from .legality import Legality
+from .peak import Divide
+from .pool import bits
+from .regions import Region
+
+BYTE_SHARE = 1e-6
+"""Of two plans of equal time the one with fewer bytes: their time counts this share."""
+MOST_POOLED = 160
+"""Units of a region whose groups a pool of columns may improve; in a larger one they stay."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The groups of a region.
+
+    Attributes:
+        us: their time.
+        bound_us: no groups of this region are faster.
+    """
+
+    columns: tuple[Column, ...]
+    us: float
+    bound_us: float
+    kind: Literal["exact", "floor"]
+
+
+class Prices:
+    """What columns of one region cost: a lower bound at once, the truth when it is asked for."""
+
+    def __init__(self, region: Region, evaluator: Evaluator, legality: Legality) -> None:
+        self.region = region
+        self.evaluator = evaluator
+        self.legality = legality
+        self._known: dict[Column, float | None] = {}
+
+    def weight(self, column: Column) -> float | None:
+        """Microseconds and a trace of the bytes; None when the column is no kernel."""
+        if column not in self._known:
+            cost = self._cost(column)
+            bandwidth = self.evaluator.target.copy_bandwidth
+            weight = None if cost is None else cost.us + BYTE_SHARE * 1e6 * cost.bytes / bandwidth
+            self._known[column] = weight
+        return self._known[column]
+
+    def _cost(self, column: Column) -> Cost | None:
+        """What a column costs; a single unit is a kernel whatever it needs."""
+        atoms, stored = self.region.atoms_of(column.units), self.stored(column)
+        if column.units.bit_count() > 1:
+            priced = self.legality.group(atoms, stored)
+            return None if priced is None else priced.cost
+        alone = self.evaluator.price(atoms, stored)
+        return None if isinstance(alone, Unfusable) else alone.cost
+
+    def stored(self, column: Column) -> tuple[str, ...]:
+        """The values that a column writes to memory, in graph order."""
+        index = self.evaluator.index
+        inside = set(self.region.atoms_of(column.units))
+        names = [n for k in bits(column.stored) for n in self.region.units[k].makes]
+        found = [
+            n
+            for n in names
+            if n in index.needed or not inside.issuperset(index.readers.get(n, (-1,)))
+        ]
+        return tuple(sorted(found, key=lambda n: index.maker[n]))
+
+    def at_least(self, column: Column) -> float:
+        """A lower bound of `weight`: a launch, each value read once, each result written once."""
+        read: dict[str, int] = {}
+        for k in bits(column.units & (self._solid | column.stored)):
+            for name, size in self._reads[k]:
+                read[name] = max(read.get(name, 0), size)
+        inside = {n for k in bits(column.units) for n in self.region.units[k].makes}
+        moved = sum(size for name, size in read.items() if name not in inside)
+        moved += sum(map(self.evaluator.value_bytes, self.stored(column)))
+        us = 1e6 * moved / self.evaluator.target.copy_bandwidth
+        return us * (1 + BYTE_SHARE) + self.evaluator.launch_us
+
+    @cached_property
+    def _reads(self) -> tuple[tuple[tuple[str, int], ...], ...]:
+        """What each unit reads when it is a kernel of its own, in bytes."""
+        found = []
+        for k in range(len(self.region.units)):
+            cost = self._cost(Column(1 << k, 1 << k))
+            found.append(() if cost is None else cost.reads)
+        return tuple(found)
+
+    @cached_property
+    def _solid(self) -> int:
+        """Units of which every reader in the region wants the whole, and all of its readers'."""
+        makes = {n: k for k, u in enumerate(self.region.units) for n in u.makes}
+        partial = 0
+        for reads in self._reads:
+            for name, size in reads:
+                if name in makes and size < self.evaluator.value_bytes(name):
+                    partial |= 1 << makes[name]
+        for k in reversed(range(len(self.region.units))):
+            if any(partial >> c & 1 for c in bits(self.region.consumers[k])):
+                partial |= 1 << k
+        return ~partial
+
+    def floor(self) -> float:
+        """A lower bound of the whole region: its inputs once, its results once, one launch."""
+        everything = (1 << len(self.region.units)) - 1
+        return self.at_least(Column(everything, self.region.escapes))
+
+    def total(self, columns: Sequence[Column]) -> float | None:
+        """The weight of all columns; None when one of them is no kernel."""
+        found = 0.0
+        for c in columns:
+            weight = self.weight(c)
+            if weight is None:
+                return None
+            found += weight
+        return found
+
+    def us(self, columns: Sequence[Column]) -> float:
+        """The time of columns, of which each is a kernel."""
+        costs = (self._cost(c) for c in columns)
+        return sum(c.us for c in costs if c is not None)
+
+
+def best_groups(
+    prices: Prices, known: Sequence[Column], other: Callable[[], Sequence[Column]]
+) -> Answer:
+    """The best groups of a region.
+
+    Args:
+        known: a grouping found already.
+        other: makes a second one, for a region that is too large to be searched.
+    """
+    floor, cost = prices.floor(), prices.total(known)
+    if cost is None:  # the user forced what may not be
+        return Answer(tuple(known), prices.us(known), min(prices.us(known), floor), "floor")
+    if cost <= floor * (1 + 1e-9):
+        return _answer(prices, known, floor, "exact")
+    columns = enumerate_columns(prices.region)
+    if columns is not None:
+        found = _search(prices, columns, known)
+        best = _better(prices, found, known)
+        return _answer(prices, best, max(floor, found.bound), "exact")
+    best = known
+    if len(prices.region.units) <= MOST_POOLED:
+        second = other()
+        best = second if (prices.total(second) or cost) < cost else best
+        best = _improved(prices, best)
+    return _answer(prices, best, floor, "floor")
+
+
+def _answer(
+    prices: Prices, best: Sequence[Column], bound: float, kind: Literal["exact", "floor"]
+) -> Answer:
+    us = prices.us(best)
+    if bound >= (prices.total(best) or us) * (1 - 2 * BYTE_SHARE):
+        return Answer(tuple(best), us, us, "exact")
+    return Answer(tuple(best), us, bound / (1 + BYTE_SHARE), kind)
+
+
+def _search(prices: Prices, columns: Sequence[Column], best: Sequence[Column]) -> Cover:
+    costs = [prices.at_least(c) for c in columns]
+    known = prices.total(best)
+    assert known is not None
+    return cheapest_cover(prices.region, columns, costs, prices.weight, known)
+
+
+def _better(prices: Prices, found: Cover, best: Sequence[Column]) -> Sequence[Column]:
+    """What was found, where it is sound and faster than what was known."""
+    if found.columns is None or not _is_sound(prices.region, found.columns):
+        return best
+    return found.columns if prices.us(found.columns) < prices.us(best) else best
+
+
+def _is_sound(region: Region, columns: Sequence[Column]) -> bool:
+    """Whether every stored value is wanted, and the columns cover the region in some order."""
+    wanted = region.escapes
+    for c in columns:
+        for k in bits(c.units):
+            wanted |= region.producers[k] & ~c.units
+    needed = all(not c.stored & ~wanted for c in columns)
+    return needed and covers(region, columns) and find_circle(region, columns) is None
+
+
+def _improved(prices: Prices, best: Sequence[Column]) -> Sequence[Column]:
+    for _ in range(MOST_REPEATS):
+        columns = neighbours(prices.region, best)
+        found = _better(prices, _search(prices, columns, best), best)
+        if found is best:
+            break
+        best = found
+    return best
+
+
+# ------------------------------------------------------------------ equal regions
+
+
+def region_key(region: Region, evaluator: Evaluator, rivals: Sequence[Divide]) -> Hashable:
+    """Equal for regions that have the same answer.
+
+    Args:
+        rivals: sets of atoms of which no two may share a kernel.
+    """
+    index = evaluator.index
+    rows, _ = evaluator.structure(index.members(region.atoms), frozenset())
+    place = {k: i for i, k in enumerate(region.atoms)}
+    units = tuple(tuple(place[k] for k in u.atoms) for u in region.units)
+    wanted = tuple(
+        (n in index.needed, frozenset(place.get(r, -1) for r in index.readers.get(n, ())))
+        for u in region.units
+        for n in u.makes
+    )
+    apart = tuple(
+        sides for low, high in rivals if all(sides := (_local(low, place), _local(high, place)))
+    )
+    shape = (units, region.above, region.outside, region.inlinable, region.escapes, wanted)
+    return rows, shape, apart
+
+
+def _local(mask: int, place: Mapping[int, int]) -> int:
+    return sum(1 << i for k, i in place.items() if mask >> k & 1)

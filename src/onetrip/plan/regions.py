@@ -1,0 +1,311 @@
+"""Regions: parts of a graph between which no group can reach, each searched on its own.
+
+    link(p -> c)  p may be computed inside the kernel of c
+    link(a - b)   a and b read a common value, no path joins them, their shapes allow one kernel
+    region        a connected component of the links
+
+Positions inside a region are local: two regions of equal structure have equal keys, and the answer
+for one is that for the other. Must not know prices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from ..ir.nest import Combine
+from .index import Index
+from .pool import Part, Pool, bits, topological
+
+MOST_SIBLINGS = 32
+"""Readers of one value that are all paired; of more, each with the next ones in graph order."""
+MOST_REACHED = 8
+"""Readers of a value that is computed again beyond a library call."""
+
+Link = Callable[[Part, Part], bool]
+Bytes = Callable[[str], int]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What is never taken apart: an atom, or atoms that the user forced together.
+
+    Attributes:
+        atoms: numbers, ascending.
+        reads: base values that it reads from outside itself.
+        makes: values that something outside it reads, or that the graph needs.
+        numel: elements of the largest of them.
+        outer: elements of the results of its reductions; 0 when it has none.
+        alone: whether its kernel takes in nothing else.
+    """
+
+    atoms: tuple[int, ...]
+    reads: tuple[str, ...]
+    makes: tuple[str, ...]
+    numel: int
+    outer: int
+    alone: bool
+
+
+@dataclass(frozen=True)
+class Region:
+    """Units in graph order; masks are over their positions.
+
+    Attributes:
+        producers: of each unit, the units whose values it reads.
+        inlinable: of each unit, the producers that may be computed inside its kernel.
+        above: of each unit, the units it depends on, through whatever is outside too.
+        outside: of each unit, the units whose stored values what it reads from outside the region
+            is made from.
+        escapes: units of which something outside the region needs a value.
+    """
+
+    units: tuple[Unit, ...]
+    producers: tuple[int, ...]
+    inlinable: tuple[int, ...]
+    above: tuple[int, ...]
+    outside: tuple[int, ...]
+    escapes: int
+
+    @cached_property
+    def consumers(self) -> tuple[int, ...]:
+        """Of each unit, the units that read its values."""
+        return _transposed(self.producers)
+
+    @cached_property
+    def beside(self) -> tuple[int, ...]:
+        """Of each unit, the units that read one of the values which it reads."""
+        readers: dict[str, int] = {}
+        for k, u in enumerate(self.units):
+            for name in u.reads:
+                readers[name] = readers.get(name, 0) | 1 << k
+        found = []
+        for k, u in enumerate(self.units):
+            mask = 0
+            for name in u.reads:
+                mask |= readers[name]
+            found.append(mask & ~(1 << k))
+        return tuple(found)
+
+    @cached_property
+    def atoms(self) -> tuple[int, ...]:
+        """Every atom, ascending."""
+        return tuple(sorted(k for u in self.units for k in u.atoms))
+
+    def atoms_of(self, mask: int) -> tuple[int, ...]:
+        """The atoms of some units, ascending."""
+        return tuple(sorted(k for i in bits(mask) for k in self.units[i].atoms))
+
+
+def _transposed(rows: Sequence[int]) -> tuple[int, ...]:
+    found = [0] * len(rows)
+    for k, row in enumerate(rows):
+        for i in bits(row):
+            found[i] |= 1 << k
+    return tuple(found)
+
+
+# ------------------------------------------------------------------ which parts belong together
+
+
+def find_regions(pool: Pool, link: Link, size: Bytes) -> list[Region]:
+    """The regions of the pool's generated, unpinned parts, in graph order."""
+    free = {p.key: p for p in pool.parts.values() if pool.is_generated(p) and not p.frozen}
+    inlined = _inlined(pool, free, link)
+    home = {key: key for key in free}
+    for p, c in inlined:
+        if _all_free(pool, free, p, c):
+            _join(home, p.key, c.key)
+    for a, b in _siblings(pool, free):
+        _join(home, a.key, b.key)
+    for p, c in _worth_again(pool, inlined, home, size):
+        _join(home, p.key, c.key)
+    members: dict[int, list[Part]] = {}
+    for key in free:
+        members.setdefault(_root(home, key), []).append(free[key])
+    pairs = frozenset((p.key, c.key) for p, c in inlined)
+    found = [_region(pool, sorted(m, key=pool.order), pairs) for m in members.values()]
+    return sorted(found, key=lambda r: r.units[0].atoms)
+
+
+def _root(home: dict[int, int], key: int) -> int:
+    while home[key] != key:
+        home[key] = home[home[key]]
+        key = home[key]
+    return key
+
+
+def _join(home: dict[int, int], a: int, b: int) -> None:
+    first, second = sorted((_root(home, a), _root(home, b)))
+    home[second] = first
+
+
+def _inlined(pool: Pool, free: dict[int, Part], link: Link) -> list[tuple[Part, Part]]:
+    return [
+        (p, c) for c in free.values() for p in pool.sources_of(c) if p.key in free and link(p, c)
+    ]
+
+
+def _all_free(pool: Pool, free: dict[int, Part], p: Part, c: Part) -> bool:
+    """Whether every atom on a path between two parts may join their group."""
+    return all(pool.owner[k] in free for k in bits(pool.between((p, c))))
+
+
+def _siblings(pool: Pool, free: dict[int, Part]) -> Iterable[tuple[Part, Part]]:
+    """Readers of one value that no path joins and whose shapes allow one kernel."""
+    shapes = {key: unit_of(pool, p) for key, p in free.items()}
+    for readers in pool.index.readers.values():
+        keys = [k for k in dict.fromkeys(pool.owner[r] for r in readers) if k in free]
+        far = len(keys) if len(keys) <= MOST_SIBLINGS else 2
+        for i, a in enumerate(keys):
+            for b in keys[i + 1 : i + far]:
+                one, two = free[a], free[b]
+                joined = (one.up | one.down) & two.mask
+                if not joined and _may_be_results(shapes[a], shapes[b]):
+                    yield one, two
+
+
+def may_share(a: Unit, b: Unit) -> bool:
+    """A necessary test: reductions of one kernel leave equally many elements."""
+    return not (a.alone or b.alone) and (not a.outer or not b.outer or a.outer == b.outer)
+
+
+def may_store(stored: Unit, beside: Unit) -> bool:
+    """A necessary test: a stored value varies over all that a reduction beside it leaves."""
+    return not beside.outer or stored.numel % beside.outer == 0
+
+
+def _may_be_results(a: Unit, b: Unit) -> bool:
+    return may_share(a, b) and may_store(a, b) and may_store(b, a)
+
+
+def _worth_again(
+    pool: Pool, inlined: list[tuple[Part, Part]], home: dict[int, int], size: Bytes
+) -> list[tuple[Part, Part]]:
+    """Producers that their readers beyond a library call might rather compute again than read."""
+    region: dict[int, set[str]] = {}
+    for key in home:
+        region.setdefault(_root(home, key), set()).update(pool.reads(pool.parts[key]))
+    found: list[tuple[Part, Part]] = []
+    for p, c in inlined:
+        a, b = _root(home, p.key), _root(home, c.key)
+        readers = pool.readers_of(p)
+        if a == b or len(readers) > MOST_REACHED or not all(map(pool.is_generated, readers)):
+            continue
+        stored = pool.stored(p.atoms, (p,))
+        if any(n in pool.index.needed for n in stored):
+            continue
+        known = region[b].difference(stored)
+        if _least(pool, p, known, size) < sum(map(size, stored)):
+            found.append((p, c))
+    return found
+
+
+def _least(pool: Pool, part: Part, known: set[str], size: Bytes) -> int:
+    """A lower bound of the bytes read to compute a part again, beyond those read anyway."""
+    most = 0
+    for name in pool.reads(part):
+        if name in known:
+            continue
+        maker = pool.index.maker.get(name)
+        owner = None if maker is None else pool.parts.get(pool.owner[maker])
+        cost = size(name)
+        if owner is not None and pool.is_generated(owner) and not owner.frozen:
+            cost = min(cost, _least(pool, owner, known, size))
+        most = max(most, cost)
+    return most
+
+
+# ------------------------------------------------------------------ one region
+
+
+def unit_of(pool: Pool, part: Part) -> Unit:
+    """A part as a unit."""
+    index = pool.index
+    inside = set(part.atoms)
+    makes = [
+        v
+        for k in part.atoms
+        for v in index.atoms[k].node.outputs
+        if v.name in index.needed
+        or not index.readers.get(v.name)
+        or not inside.issuperset(index.readers[v.name])
+    ]
+    nests = [index.nests[index.atoms[k].name] for k in part.atoms]
+    folded = [n for n in nests if n.reductions or n.scans]
+    outer = max((_numel(n.stores[0].buffer, index) for n in folded), default=0)
+    scans = any(n.scans for n in nests)
+    alone = any(s.combine is not Combine.SET for n in nests for s in n.stores)
+    numel = max((_numel(v.name, index) for v in makes), default=0)
+    return Unit(
+        part.atoms,
+        pool.reads(part),
+        tuple(v.name for v in makes),
+        numel,
+        0 if scans else outer,
+        alone,
+    )
+
+
+def _numel(name: str, index: Index) -> int:
+    count = index.values[name].type.numel
+    return count if isinstance(count, int) else 0
+
+
+def _region(pool: Pool, parts: list[Part], inlinable: frozenset[tuple[int, int]]) -> Region:
+    index = pool.index
+    parts = _in_order(pool, parts)
+    units = tuple(unit_of(pool, p) for p in parts)
+    place = {k: i for i, p in enumerate(parts) for k in p.atoms}
+    entries = _entries(index, place)
+    above: list[int] = []
+    outside: list[int] = []
+    producers: list[int] = []
+    for u in units:
+        makers = [index.maker[n] for n in u.reads if n in index.maker]
+        producers.append(_any(1 << place[m] for m in makers if m in place))
+        outside.append(_any(entries.get(m, 0) for m in makers if m not in place))
+        direct = producers[-1] | outside[-1]
+        above.append(direct | _any(above[j] for j in bits(direct) if j < len(above)))
+    inlined = tuple(
+        sum(1 << j for j in bits(row) if (parts[j].key, p.key) in inlinable)
+        for p, row in zip(parts, producers, strict=True)
+    )
+    escapes = sum(1 << i for i, u in enumerate(units) if _escapes(index, u, place))
+    return Region(units, tuple(producers), inlined, tuple(above), tuple(outside), escapes)
+
+
+def _in_order(pool: Pool, parts: list[Part]) -> list[Part]:
+    """Parts after those that they read from: the graph's order where each is one atom."""
+    if all(len(p.atoms) == 1 for p in parts):
+        return parts
+    keys = {p.key for p in parts}
+    order = topological({p.key: keys.intersection(pool.waits_for(p)) for p in parts})
+    return [pool.parts[k] for k in order]
+
+
+def _escapes(index: Index, unit: Unit, place: Mapping[int, int]) -> bool:
+    """Whether something outside the region needs a value of the unit."""
+    readers = (index.readers.get(n, ()) for n in unit.makes)
+    wanted = any(n in index.needed for n in unit.makes)
+    return wanted or any(not r or any(k not in place for k in r) for r in readers)
+
+
+def _entries(index: Index, place: Mapping[int, int]) -> dict[int, int]:
+    """For atoms outside the region, the units from which a path outside it leads to them."""
+    entries: dict[int, int] = {}
+    for k in range(min(place), max(place) + 1):
+        if k not in place:
+            makers = [m for n in index.atoms[k].reads if (m := index.maker.get(n)) is not None]
+            mask = _any(1 << place[m] if m in place else entries.get(m, 0) for m in makers)
+            if mask:
+                entries[k] = mask
+    return entries
+
+
+def _any(masks: Iterable[int]) -> int:
+    total = 0
+    for m in masks:
+        total |= m
+    return total
