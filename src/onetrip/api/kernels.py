@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..base.errors import UsageError
 from ..base.options import Options, parse_options
 from ..base.sym import Dim, Opaque, atoms, ceildiv
 from ..codegen.scheduled import Scheduled
@@ -23,6 +24,7 @@ from ..cost.roofline import Cost, kernel_cost
 from ..cost.traffic import traffic, work
 from ..ir import kernel as loops
 from ..ir.nest import Buffer, Nest
+from ..ir.parser import parse
 from ..ir.printer import text
 from ..passes.anonymize import anonymize
 from ..plan.plan import Group
@@ -121,6 +123,24 @@ def kernels(
     return tuple(found.values())
 
 
+def priced(nest: str, target: Target) -> tuple[Cost, Cost]:
+    """The cold and the warm cost of a group whose text a record has kept.
+
+    Raises:
+        ParseError: it is no text of a nest.
+    """
+    found = parse(nest)
+    if not isinstance(found, Nest):
+        raise UsageError("a cost is that of a nest", expected="nest { ... }", found=nest[:40])
+    return _both(found, target)
+
+
+def _both(nest: Nest, target: Target) -> tuple[Cost, Cost]:
+    """The cost when nothing that is read is in the cache, and when all is."""
+    everything = frozenset(b.name for b in nest.buffers)
+    return _priced(nest, target, frozenset()), _priced(nest, target, everything)
+
+
 def _built(
     analyzed: Analyzed, device: torch.device, target: Target, options: Options
 ) -> list[Alone]:
@@ -171,12 +191,13 @@ def _alone(
     nest = group.nest
     assert nest is not None
     ops = {n.name: n.op for n in analyzed.graph.nodes}
+    cold, warm = _both(nest, target)
     return Alone(
         analyzed.role,
         group.name,
         tuple(ops[n] for n in group.nodes),
-        _priced(nest, target, frozenset()),
-        _priced(nest, target, frozenset(b.name for b in nest.buffers)),
+        cold,
+        warm,
         tuple(Launch(k.family, _programs(k), k.warps) for k in scheduled.kernels),
         sum(_size(b) for b in buffers),
         target.l2_bytes,
@@ -227,4 +248,4 @@ def _filled(buffer: Buffer, below: int, device: torch.device) -> Tensor:
     return torch.randint(min(max(1, below), most - 1), (count,), device=device).to(dtype)
 
 
-__all__ = ["Alone", "Launch", "kernels"]
+__all__ = ["Alone", "Launch", "kernels", "priced"]

@@ -30,6 +30,8 @@ LENGTHS = {"cuda": (8, 40), "cpu": (8, 24)}
 ROUNDS = 5
 PAGES = 1 << 26
 SMALL = 64
+SHARED = 1 << 14
+"""f32 elements of a kernel that is just large enough for all cores of a CPU."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,15 @@ def _products(m: Machine) -> Iterator[Figure]:
     yield Figure("product_rate", rate, f"torch's product of large square {dtype} matrices")
 
 
+def _regions(m: Machine) -> Iterator[Figure]:
+    """The least kernel that all cores share, less what one core does alone in its share."""
+    cores = torch.get_num_threads()
+    shared = m.kernel_us(_scaled, _form(SHARED), cold=False)
+    alone = m.kernel_us(_scaled, _form(SHARED // 4), cold=False)
+    us = max(0.05, shared - alone * 4 / cores)
+    yield Figure("cores.region_us", us, f"a kernel on {SHARED} elements, less its cores' work")
+
+
 def _fresh_pages(m: Machine) -> Iterator[Figure]:
     def first_touch() -> None:
         torch.empty(PAGES, dtype=torch.uint8).fill_(1)
@@ -155,6 +166,6 @@ def _fresh_pages(m: Machine) -> Iterator[Figure]:
 
 
 _ON: dict[str, tuple[Callable[[Machine], Iterator[Figure]], ...]] = {
-    "cpu": (_fresh_pages,),
+    "cpu": (_regions, _fresh_pages),
     "cuda": (),
 }

@@ -8,12 +8,14 @@ Knows nothing of how a figure was measured or predicted.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
 from pathlib import Path
 from statistics import median
 
 import msgspec
+
+from onetrip.base.errors import OnetripError
 
 REGIMES = ("cold", "warm")
 TELLING = 0.1
@@ -164,6 +166,36 @@ def ranking(plans: Sequence[Plan]) -> Ranking:
     return Ranking(len(pairs), agree)
 
 
+Price = Callable[[str], tuple[float, float]]
+"""The text of a nest to its cold and its warm microseconds; raises where it means nothing now."""
+
+
+def repriced(costs: Costs, target: str, price: Price) -> Costs:
+    """The measured kernels of a record beside what the cost model says of them now.
+
+    A kernel whose text can be read no more is named in `left_out`. Plans keep their estimates: they
+    are of the planner of that day.
+    """
+    kernels: list[Kernel] = []
+    left_out = dict(costs.left_out)
+    for k in costs.kernels:
+        try:
+            cold, warm = price(k.nest)
+        except OnetripError as error:
+            left_out[f"{k.program}: {k.name}"] = str(error).splitlines()[0]
+            continue
+        again = k.warm and Time(warm, k.warm.measured_us)
+        made = Time(cold, k.cold.measured_us)
+        kernels.append(msgspec.structs.replace(k, cold=made, warm=again))
+    changed = msgspec.structs.replace(costs, target=target, left_out=left_out)
+    return with_kernels(changed, kernels)
+
+
+def with_kernels(costs: Costs, kernels: list[Kernel]) -> Costs:
+    """The record of these kernels alone, with the spread of their errors."""
+    return msgspec.structs.replace(costs, kernels=kernels, spreads=spreads(kernels))
+
+
 def _telling(a: float, b: float) -> bool:
     return abs(a - b) > TELLING * min(a, b)
 
@@ -173,9 +205,22 @@ def encode(costs: Costs) -> bytes:
     return msgspec.json.format(msgspec.json.encode(costs), indent=1) + b"\n"
 
 
-def decode(data: bytes) -> Costs:
-    """The record in a file's text."""
-    return msgspec.json.decode(data, type=Costs)
+def decode(data: bytes, where: str) -> Costs:
+    """The record in a file's text.
+
+    Raises:
+        OnetripError: the file is of another form.
+    """
+    try:
+        return msgspec.json.decode(data, type=Costs)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise OnetripError(
+            "a record of costs cannot be read",
+            expected="a file that `onetrip bench model --out` wrote",
+            found=str(error),
+            where=where,
+            next_step="measure again",
+        ) from error
 
 
 def write(costs: Costs, folder: Path) -> Path:

@@ -289,15 +289,19 @@ def _plans_of(compiler: Compiler, row: Row, options: Options) -> Iterator[record
         clock = timing.CLOCKS[options.device]
         calls = timing.calls_per_sample(clock(call, 1))
         us = median(clock(call, calls) for _ in range(REPEATS))
-        yield record.Plan(row.name, name, plan.kernels, _expected(plan), us)
+        yield record.Plan(row.name, name, plan.kernels, expected(plan), us)
         torch._dynamo.reset()
 
 
-def _expected(plan: Any) -> float:
-    """The estimate of what runs: a replayed launch for each group, of eager's calls too."""
-    replay = plan.settings.target.replay_us
-    groups = [g for p in plan.planned for g in p.plan.groups]
-    return float(sum(g.cost.us - g.cost.launch_us + replay for g in groups))
+def expected(plan: Any) -> float:
+    """The estimate of what runs: replayed launches, also of library calls and of eager's plan."""
+    target, eager = plan.settings.target, plan.settings.search == "eager"
+    replayed = target.replay_us / target.launch_us
+    total = 0.0
+    for group in (g for p in plan.planned for g in p.plan.groups):
+        launched = eager or group.call is not None
+        total += group.cost.us - (group.cost.launch_us * (1 - replayed) if launched else 0.0)
+    return total
 
 
 def _candidates(compiler: Compiler, work: Any, options: Options) -> Iterator[tuple[str, Any]]:

@@ -64,6 +64,11 @@ def ours_failed(results: Results) -> bool:
 @click.option("--rounds", type=click.IntRange(3), default=21, show_default=True)
 @click.option("--seconds", type=float, help="Of timing a row [3]; in all, for model [120].")
 @click.option("--target", help="Whose cost model `model` judges. Default: the device's.")
+@click.option(
+    "--record",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Measured costs that `model` predicts again, instead of measuring.",
+)
 @click.option("--backend", default=OURS, show_default=True, help="What is timed as onetrip.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for JSON.")
 @click.option("--json", "as_json", is_flag=True, help="Print the JSON instead of the table.")
@@ -77,6 +82,7 @@ def command(
     rounds: int,
     seconds: float | None,
     target: str | None,
+    record: Path | None,
     backend: str,
     out: Path | None,
     as_json: bool,
@@ -90,6 +96,9 @@ def command(
     """
     from onetrip.bench import engine
 
+    if suite == MODEL and record is not None:
+        bench_model.write(bench_model.predicted_again(record, target), out, as_json)
+        sys.exit(OK)
     if suite == MODEL:
         with _progress(suite) as show:
             costs = bench_model.measured(device, target, size, only, seconds, show)

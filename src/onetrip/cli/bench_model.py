@@ -39,6 +39,23 @@ def measured(
     return costs.run(api, options, show)
 
 
+def predicted_again(path: Path, target: str | None) -> Costs:
+    """A record's kernels as the model prices them now; `target` is by default the record's."""
+    from onetrip.api.kernels import priced
+    from onetrip.bench import cost_record as record
+    from onetrip.target import load
+
+    costs = record.decode(path.read_bytes(), str(path))
+    name = target or costs.target
+    chip = load(name)
+
+    def price(nest: str) -> tuple[float, float]:
+        cold, warm = priced(nest, chip)
+        return cold.us, warm.us
+
+    return record.repriced(costs, name, price)
+
+
 def write(costs: Costs, out: Path | None, as_json: bool) -> None:
     """The tables or the record on standard output, and the record into a folder."""
     from onetrip.bench import cost_record as record

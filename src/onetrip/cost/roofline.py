@@ -21,6 +21,7 @@ from typing import Literal
 from ..base.sym import Dim
 from ..ir.graph import Node
 from ..ir.nest import Nest
+from ..ops.opaque import out_variant
 from ..ops.schema import Kind, Op, Opaque
 from ..ops.table import OPS
 from ..target import Target
@@ -38,6 +39,8 @@ JOINED = 3
 """Waits of the launch that joins the parts of a split reduction."""
 ALONE = 2.0
 """Bandwidth of a multiprocessor among idle ones, against its share when all are busy."""
+FRESH_BYTES = 1 << 25
+"""Size from which the C library gets memory from the system at each allocation."""
 ANCHOR_WORDS = ("attention", "conv", "matmul", "linear", "mm", "bmm", "baddbmm", "addmm", "einsum")
 """Words in the name of a library call that does matrix products."""
 
@@ -118,6 +121,8 @@ def kernel_cost(
     spilled = int(2 * needs.spill_bytes * grid.programs * needs.threads)
     spill_us = 1e6 * spilled / target.spill_bandwidth
     launch = grid.launches * (target.replay_us if launch_us is None else launch_us)
+    if target.cores is not None and grid.programs > 1:
+        launch += target.cores.region_us
     waits = JOINED * (grid.launches - 1) + any(p.memory for p in found)
     fixed = spill_us + waits * target.latency_us
     written = _numbers(moved.writes, hints)
@@ -221,10 +226,19 @@ def library_cost(
     special = number(library_special(node), hints)
     seconds += special / target.special_rate
     memory_us = 1e6 * sum(n for _, n in (*reads, *writes)) / target.copy_bandwidth
+    memory_us += _fresh_us(node, writes, target)
     compute_us = 1e6 * seconds
     launch = target.launch_us
     us = max(memory_us, compute_us) + launch
     return Cost(us, memory_us, compute_us, launch, reads, writes, 0, flops, special, 0, 1.0)
+
+
+def _fresh_us(node: Node, writes: tuple[tuple[str, int], ...], target: Target) -> float:
+    """On a CPU: for pages that the system gives to the results that a library call allocates."""
+    if target.cores is None or out_variant(node) is not None:
+        return 0.0
+    large = sum(n for _, n in writes if n >= FRESH_BYTES)
+    return 1e6 * large / target.cores.fresh_bandwidth
 
 
 def pays_to_pad(node: Node, moved: int, target: Target) -> bool:

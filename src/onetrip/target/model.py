@@ -43,6 +43,7 @@ class Cores:
     socket_copy_bandwidth: Annotated[
         float, Fact("bytes/s", "large copy by all cores, read + write")
     ]
+    region_us: Annotated[float, Fact("us", "all cores called upon and waited for")]
     fresh_bandwidth: Annotated[
         float, Fact("bytes/s", "first writing to pages that the system has just given out")
     ]
