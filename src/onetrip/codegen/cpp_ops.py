@@ -171,7 +171,8 @@ def apply_text(e: Apply, args: Sequence[Text], fault: str) -> str:
         return f"{texts[0]} {INFIX[e.op]} {texts[1]}"
     if e.op in PREFIX:
         truth = e.op == "bitwise_not" and e.dtype is bool_
-        return f"{'!' if truth else PREFIX[e.op]}{texts[0]}"
+        operand = f"({texts[0]})" if texts[0].startswith("-") else texts[0]
+        return f"{'!' if truth else PREFIX[e.op]}{operand}"
     if e.op == "where" and not args[0].wide:
         return f"{texts[0]} ? {texts[1]} : {texts[2]}"
     if has_array(e):

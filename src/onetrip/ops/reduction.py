@@ -184,15 +184,6 @@ def _fold(
     )  # fmt: skip
 
 
-def _extreme_dtype(operands: tuple[Arg, ...], at: Attrs) -> DType:
-    dtype = first(operands, at)
-    x = operands[0]
-    dims = normal_dims(at.get("dim"), x.rank)
-    if any(isinstance(x.shape[k], int) and x.shape[k] == 0 for k in dims):
-        raise Unsupported("an extreme of no elements has no value")
-    return dtype
-
-
 def _summing(monoid: str) -> Reduce:
     return Reduce(monoid, dims_of, _in_output, _state())
 
@@ -246,11 +237,11 @@ OPS: tuple[Op, ...] = (
           ("ReduceProd",)),
     _fold("amax", (form("amax.default", ("self",), ("dim", "keepdim")),
                    form("max.default")),
-          _extreme_dtype, Reduce("max", dims_of, _itself, _state()), along(np.max),
+          first, Reduce("max", dims_of, _itself, _state()), along(np.max),
           DIMS + WHOLE, ("ReduceMax",)),
     _fold("amin", (form("amin.default", ("self",), ("dim", "keepdim")),
                    form("min.default")),
-          _extreme_dtype, Reduce("min", dims_of, _itself, _state()), along(np.min),
+          first, Reduce("min", dims_of, _itself, _state()), along(np.min),
           DIMS + WHOLE, ("ReduceMin",)),
     _fold("argmax", (form("argmax.default", ("self",), ("dim", "keepdim")),), index_dtype,
           Reduce("argmax", dims_of, _placed, _state(1)), _np_position(np.argmax), POSITIONS,
@@ -258,9 +249,9 @@ OPS: tuple[Op, ...] = (
     _fold("argmin", (form("argmin.default", ("self",), ("dim", "keepdim")),), index_dtype,
           Reduce("argmin", dims_of, _placed, _state(1)), _np_position(np.argmin), POSITIONS,
           ("ArgMin",)),
-    _fold("max_value", (), _extreme_dtype, Reduce("argmax", dims_of, _placed, _state()),
+    _fold("max_value", (), first, Reduce("argmax", dims_of, _placed, _state()),
           along(np.max), ONE_DIM),
-    _fold("min_value", (), _extreme_dtype, Reduce("argmin", dims_of, _placed, _state()),
+    _fold("min_value", (), first, Reduce("argmin", dims_of, _placed, _state()),
           along(np.min), ONE_DIM),
     _fold("any", _truth_forms("any"), _truth_dtype, Reduce("any", dims_of, _truth, _state()),
           along(np.any), TRUTHS),

@@ -3,19 +3,20 @@
     softmax(x)  ->  to, amax, sub, exp, sum, div, to        (origin and call are the node's)
 
 The last nodes take over the composite's own output values, so users of it do not change. Nested
-composites expand until only primitives, library calls and externs are left. Deterministic: names
-are `<first output>_e<number>`.
+composites expand until only primitives, library calls and externs are left. A call that gives no
+element reads nothing. Deterministic: names are `<first output>_e<number>`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from types import MappingProxyType
 
 from ..base.errors import VerifyError
-from ..ir.graph import Graph, Node, Operand, Value
+from ..ir.graph import Graph, Node, Operand, Value, freeze
 from ..ir.types import same_shape
 from ..ops.build import Recorder
 from ..ops.pooling import VALUES_ONLY
@@ -42,6 +43,9 @@ def expand(graph: Graph, forms: Mapping[str, Expansion] = MappingProxyType({})) 
 def _expanded(
     node: Node, taken: set[str], wanted: Set[str], forms: Mapping[str, Expansion]
 ) -> Iterator[Node]:
+    if node.op in OPS and node.outputs and all(v.type.numel == 0 for v in node.outputs):
+        yield from map(partial(_empty, node), node.outputs)
+        return
     node = _without_extras(node, wanted)
     recorder = Recorder(_names(node.name, taken).__next__, node.origin, node.call)
     results = _results(recorder, node, forms)
@@ -51,6 +55,12 @@ def _expanded(
     results = _with_absent(node, recorder, results, wanted)
     for inner in _renamed(node, recorder, results):
         yield from _expanded(inner, taken, wanted, forms)
+
+
+def _empty(node: Node, value: Value) -> Node:
+    """What gives a value without elements: nothing is read, whatever the operator asks of sizes."""
+    attrs = {"size": value.type.shape, "fill_value": 0, "dtype": value.type.dtype}
+    return Node("full", (), (value,), freeze(attrs), node.origin, node.call)
 
 
 def _results(

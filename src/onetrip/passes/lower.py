@@ -17,7 +17,7 @@ from ..base.errors import OnetripError
 from ..base.sym import Dim, Sym, Var, product
 from ..ir.expr import Expr, Load, Position, Reduced, Reduction, Rng, Scanned, cast, walk
 from ..ir.graph import Graph, Node, Operand, Scalar, Value
-from ..ir.monoid import number
+from ..ir.monoid import MONOIDS, number
 from ..ir.nest import Access, Axis, Buffer, Nest, Store
 from ..ops.element import element
 from ..ops.schema import Elementwise, Movement, Op, Random, Reduce, Scanning
@@ -155,13 +155,18 @@ def _reduce(body: Reduce, node: Node, gpu: bool) -> tuple[Index, tuple[Var, ...]
     held = lift
     if not gpu and node.attr.get("accumulate") == "f64":
         held = tuple(cast(e, f64) if e.dtype is f32 else e for e in lift)
-    reduction = Reduction(body.monoid, tuple(inner), held)
-    state = tuple(
-        cast(Reduced(reduction, k, wide.dtype), e.dtype)
-        for k, (e, wide) in enumerate(zip(lift, held, strict=True))
-    )
+    folded = _folded(body.monoid, tuple(inner), held)
+    state = tuple(cast(wide, e.dtype) for wide, e in zip(folded, lift, strict=True))
     count = product([x.type.shape[k] for k in reduced])
     return axes, (), body.finish(state if inner else lift, count, node)
+
+
+def _folded(monoid: str, inner: tuple[Var, ...], lift: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """The state after all elements; of no elements the neutral one, and nothing is loaded."""
+    if any(axis.extent == 0 for axis in inner):
+        return MONOIDS[monoid].identity(tuple(e.dtype for e in lift))
+    reduction = Reduction(monoid, inner, lift)
+    return tuple(Reduced(reduction, k, e.dtype) for k, e in enumerate(lift))
 
 
 def _scan(body: Scanning, node: Node, gpu: bool) -> tuple[Index, tuple[Var, ...], Expr]:
