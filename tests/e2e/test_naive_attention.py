@@ -143,7 +143,7 @@ def over_heads(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 ALIKE: dict[str, tuple[Callable[..., Any], str]] = {
-    "over_queries": (over_queries, "the softmax does not run over the keys"),
+    "over_queries": (over_queries, "the second product does not sum over the keys"),
     "over_heads": (over_heads, "the softmax does not run over the keys"),
     "scores_kept": (scores_kept, "is read elsewhere as well"),
     "weights_kept": (weights_kept, "is read elsewhere as well"),

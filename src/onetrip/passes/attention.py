@@ -123,13 +123,13 @@ def _spelled(graph: Graph, softmax: Softmax) -> Spelled | Declined | None:
     if isinstance(scores, Inexpressible):
         nodes = (*scores.nodes, *softmax.nodes, *after, second)
         return _declined(graph, nodes, scores.reason)
+    nodes = (scores.product, *scores.nodes, *softmax.nodes, *after, second)
     heads = find_heads(scores.frames, softmax.dim)
-    probabilities = along(scores.frame, after)
-    found = None if heads is None else Spelled(softmax, scores, heads, after, second, place)
-    if found is None or heads is None or not _contracts(heads, probabilities, place):
-        nodes = (scores.product, *scores.nodes, *softmax.nodes, *after, second)
+    if heads is None:
         return _declined(graph, nodes, "the softmax does not run over the keys")
-    return found
+    if not _contracts(heads, along(scores.frame, after), place):
+        return _declined(graph, nodes, "the second product does not sum over the keys")
+    return Spelled(softmax, scores, heads, after, second, place)
 
 
 def _declined(graph: Graph, nodes: Sequence[Node], reason: str) -> Declined:

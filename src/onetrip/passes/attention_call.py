@@ -11,7 +11,7 @@ from functools import cmp_to_key
 from itertools import pairwise
 
 from ..base.dtype import f32
-from ..base.sym import Dim, add, is_nonnegative, mul
+from ..base.sym import Dim, add, is_nonnegative, mod, mul
 from ..ir.graph import Graph, Node, Ref, Value
 from ..ir.types import TensorType, contiguous_strides
 from ..ops.rules import same_dim
@@ -166,18 +166,24 @@ def result_strides(q: TensorType, v: TensorType, device: str) -> tuple[Dim, ...]
     def later(a: int, b: int) -> int:
         if same_dim(q.strides[a], q.strides[b]):
             return a - b
-        return -1 if is_nonnegative(add(q.strides[a], mul(q.strides[b], -1))) else 1
+        return -1 if _is_at_least(q.strides[a], q.strides[b]) else 1
 
     order = sorted(range(3), key=cmp_to_key(later))
-    for a, b in pairwise(order):
-        if not is_nonnegative(add(q.strides[a], mul(q.strides[b], -1))):
-            return None
+    if not all(_is_at_least(q.strides[a], q.strides[b]) for a, b in pairwise(order)):
+        return None
     strides: dict[int, Dim] = {}
     step: Dim = 1
     for axis in (3, *reversed(order)):
         strides[axis] = step
         step = mul(step, shape[axis])
     return tuple(strides[k] for k in range(4))
+
+
+def _is_at_least(a: Dim, b: Dim) -> bool:
+    """Whether a stride is provably no smaller than another."""
+    if b != 0 and mod(a, b) == 0:
+        return a != 0
+    return is_nonnegative(add(a, mul(b, -1)))
 
 
 def _in_place(
