@@ -86,10 +86,11 @@ def test_what_is_kept_apart_says_so() -> None:
     legality = Legality(pool, Evaluator(index, H200, {}), NO_CONSTRAINTS)
     parts = [pool.parts[index.by_name[name].number] for name in ("e0", "e1")]
     assert not isinstance(legality.check(parts), Decision)
-    legality.divided = ((parts[0].mask, parts[1].mask),)
+    legality.divided = {(parts[0].mask, parts[1].mask): (3000, 2000)}
     refused = legality.check(parts)
     assert isinstance(refused, Decision)
     assert (refused.code, refused.cls) == ("peak-memory", "over-limit")
+    assert (refused.evidence[0].value, refused.evidence[0].bound) == (3000, 2000)
 
 
 @st.composite

@@ -125,7 +125,7 @@ REASONS: dict[str, Reason] = {
     "peak-memory": Reason(
         "over-limit",
         "one kernel of {producer} and {consumer} would hold values alive beside others that eager "
-        "has freed or not yet made: more memory than eager needs",
+        "has freed or not yet made: a plan that made such kernels needed more memory than eager",
         "fuse({producer}, {consumer}) forces it",
     ),
     "size": Reason(

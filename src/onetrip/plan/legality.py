@@ -17,7 +17,7 @@ from ..passes.close import Unfusable
 from .constraints import Constraints
 from .decision import Decision, Evidence, IfFused, decide
 from .evaluate import Evaluator, Priced
-from .peak import Divide, is_divided
+from .peak import Divided, parting
 from .pool import Part, Pool, bits
 
 MOST_MEMBERS = 128
@@ -47,7 +47,7 @@ class Legality:
     def __init__(self, pool: Pool, evaluator: Evaluator, constraints: Constraints) -> None:
         self.pool = pool
         self.evaluator = evaluator
-        self.divided: tuple[Divide, ...] = ()
+        self.divided: Divided = {}
         self._cuts = constraints.cuts
         self._cut_names = frozenset(n for pair in constraints.cut for n in pair)
 
@@ -77,7 +77,7 @@ class Legality:
 
         That no path leaves the group and comes back is the caller's to know.
         """
-        if len(atoms) > MOST_MEMBERS or self._is_cut(atoms) or is_divided(atoms, self.divided):
+        if len(atoms) > MOST_MEMBERS or self._is_cut(atoms) or parting(atoms, self.divided):
             return None
         priced = self.evaluator.price(atoms, stored)
         if isinstance(priced, Unfusable):
@@ -177,10 +177,17 @@ class Legality:
         )
 
     def _memory(self, parts: Sequence[Part]) -> Decision | None:
-        if not self.divided or not is_divided(self.pool.union(parts), self.divided):
+        divide = parting(self.pool.union(parts), self.divided) if self.divided else None
+        if divide is None:
             return None
+        held, eager = self.divided[divide]
         labels = [self.label(p) for p in parts]
-        return decide("peak-memory", producer=labels[0], consumer=labels[-1])
+        return decide(
+            "peak-memory",
+            Evidence("bytes alive at once", held, "bytes", eager),
+            producer=labels[0],
+            consumer=labels[-1],
+        )
 
     # -------------------------------------------------------------- fuse() and the chip
 

@@ -20,6 +20,8 @@ from .pool import Part, Pool
 Bytes = Callable[[str], int]
 Divide = tuple[int, int]
 """Two sets of atoms, as bits, no two of which may be in one group."""
+Divided = Mapping[Divide, tuple[int, int]]
+"""Divides, each with the bytes alive at once in the plan that it was made for, and eager's."""
 
 
 @dataclass(frozen=True)
@@ -103,12 +105,12 @@ def spans_of(pool: Pool, order: Sequence[Part], size: Bytes) -> list[Span]:
     ]
 
 
-def divides(pool: Pool, order: Sequence[Part], limit: int, size: Bytes) -> list[Divide]:
+def divides(pool: Pool, order: Sequence[Part], limit: int, size: Bytes) -> Divided:
     """What to keep apart for a lower peak; none when it is within the limit or nothing helps."""
     spans = spans_of(pool, order, size)
     most, at = highest(spans)
     if most <= limit:
-        return []
+        return {}
     alive = [s for s in spans if s.first <= at <= s.last]
     part = order[min(at, len(order) - 1)]
     last = _last_reads(pool.index)
@@ -121,7 +123,8 @@ def divides(pool: Pool, order: Sequence[Part], limit: int, size: Bytes) -> list[
             divide = _divide(home, place)
             if divide is not None:
                 found[divide] = found.get(divide, 0) + s.bytes
-    return _enough(found, most - limit) or _halves(part)
+    chosen = _enough(found, most - limit) or _halves(part)
+    return dict.fromkeys(chosen, (most, limit))
 
 
 def _strange(
@@ -166,7 +169,7 @@ def _halves(part: Part) -> list[Divide]:
     return [] if divide is None else [divide]
 
 
-def is_divided(atoms: Sequence[int], divided: Sequence[Divide]) -> bool:
-    """Whether a group of these atoms holds what must be kept apart."""
+def parting(atoms: Sequence[int], divided: Iterable[Divide]) -> Divide | None:
+    """The first divide that a group of these atoms would hold both sides of."""
     mask = sum(1 << k for k in atoms)
-    return any(mask & low and mask & high for low, high in divided)
+    return next((d for d in divided if mask & d[0] and mask & d[1]), None)

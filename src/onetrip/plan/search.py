@@ -31,7 +31,7 @@ from .exact import Answer, Prices, best_groups, region_key
 from .greedy import Judge, State, by_bytes, by_time, eager, grow, largest
 from .index import Index, index_graph
 from .legality import Legality
-from .peak import Divide, divides, eager_peak
+from .peak import Divide, Divided, divides, eager_peak
 from .plan import GraphPlan
 from .pool import Part, Pool
 from .regions import Region, find_regions
@@ -88,7 +88,7 @@ def _within_memory(
     bound is that of the first search, which leaves memory out of account.
     """
     limit = eager_peak(index, evaluator.value_bytes)
-    divided: tuple[Divide, ...] = ()
+    divided: Divided = {}
     answers: dict[Hashable, Answer] = {}
     bound: Bound | None = None
     for _ in range(MOST_SEARCHES):
@@ -99,7 +99,7 @@ def _within_memory(
         more = divides(pool, order, limit, evaluator.value_bytes)
         if not more or search == "eager":
             return replace(found, bound=bound)
-        divided = (*divided, *more)
+        divided = {**more, **divided}
     found = _searched(_Start(index, evaluator, constraints, divided, answers), "eager")
     return replace(found, bound=bound)
 
@@ -128,7 +128,7 @@ class _Start:
     index: Index
     evaluator: Evaluator
     constraints: Constraints
-    divided: tuple[Divide, ...]
+    divided: Divided
     answers: dict[Hashable, Answer]
 
     def state(self) -> State:
