@@ -191,6 +191,19 @@ def test_a_bias_is_wider_only_where_the_library_takes_it_so() -> None:
     assert gpu.exactness is Exactness.FINITE_ONLY
 
 
+@pytest.mark.parametrize(("device", "copied"), [("cpu", False), ("cuda", True)])
+@pytest.mark.parametrize("shape", [(T, 1), (T, T)])
+def test_rows_of_a_mask_are_contiguous_on_a_gpu(
+    device: str, copied: bool, shape: tuple[int, int]
+) -> None:
+    def fn(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        return torch.where(mask.mT, q @ k.mT, -math.inf).softmax(-1) @ v
+
+    found = only(graph_of(fn, *qkv(B, H), keep(*shape[::-1])), device)
+    mask = attention_of(found).values[3].type
+    assert (mask.shape[3] == T and mask.strides[3] == 1) is copied
+
+
 def unshifted(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     e = torch.exp(q @ k.mT)
     return (e / e.sum(-1, keepdim=True)) @ v

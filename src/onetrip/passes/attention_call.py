@@ -17,7 +17,7 @@ from ..ir.types import TensorType, contiguous_strides
 from ..ops.rules import same_dim
 from .alternatives import Exactness
 from .heads import Heads, present, shared_heads
-from .masking import Mask, Masks, Rows, settle
+from .masking import Mask, Masks, Rows, settle, with_rows
 from .scores import PRODUCTS, Scores, along, restrided
 from .writer import Writer
 
@@ -82,6 +82,8 @@ def call_attention(
     mask = setting.masks.combine(write, scores.terms, heads, dtype, setting.device == "cpu")
     if isinstance(mask, str):
         return mask
+    if setting.device == "cuda":
+        mask = with_rows(write, mask, heads.keys[0])
     strides = result_strides(q.type, v.type, setting.device)
     if strides is None:
         return "sizes are symbolic and the query's layout is not known"

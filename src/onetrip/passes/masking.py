@@ -21,6 +21,7 @@ import numpy as np
 from ..base.dtype import DType, bf16, bool_, f16, f32, f64
 from ..base.sym import Dim, product
 from ..ir.graph import Graph, Value
+from ..ir.types import contiguous_strides
 from .closed import Closed
 from .heads import Heads, nested, places_in
 from .scores import Term, number_of
@@ -277,6 +278,17 @@ def _sum(write: Writer, addends: Sequence[Term], parts: Sequence[Value]) -> Valu
             part = write("mul", part, term.factor)
         total = part if total is None else write("add", total, part, alpha=1)
     return total
+
+
+def with_rows(write: Writer, mask: Mask, keys: Dim) -> Mask:
+    """The mask with contiguous rows as long as there are keys: what a GPU's fast kernels take."""
+    x = mask.value
+    if x is None or (x.type.strides[3] == 1 and x.type.shape[3] != 1):
+        return mask
+    if x.type.shape[3] == 1:
+        x = write("expand", x, size=(*x.type.shape[:3], keys))
+    copied = write("clone", x)
+    return replace(mask, value=write.laid_out(copied, contiguous_strides(x.type.shape)))
 
 
 # ------------------------------------------------------------------ rows without a place

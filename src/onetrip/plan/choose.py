@@ -162,7 +162,8 @@ class _Prices:
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
         self._nests: Mapping[str, Nest] | None = None
-        self._place = {n.name: k for k, n in enumerate(problem.graph.nodes)}
+        self._nodes = {n.name: n for n in problem.graph.nodes}
+        self._place = {name: k for k, name in enumerate(self._nodes)}
         self._known: dict[Hashable, tuple[float, float]] = {}
 
     def both(self, found: Alternative) -> tuple[float, float]:
@@ -187,16 +188,19 @@ class _Prices:
     def _replaced(self, found: Alternative) -> list[Node]:
         """The nodes that are gone with an alternative: its own, and what only they need."""
         graph = self._problem.graph
-        gone = set(found.nodes)
+        gone = dict.fromkeys(found.nodes)
         kept = {v.name for n in found.made for v in n.values} | graph.needed
-        nodes: list[Node] = []
-        for node in reversed(graph.nodes[: self._place[found.nodes[-1]] + 1]):
-            readers = (r.name for v in node.outputs for r in graph.consumers.get(v.name, ()))
-            unneeded = kept.isdisjoint(v.name for v in node.outputs) and node.op != "extern"
-            if node.name in gone or (unneeded and gone.issuperset(readers)):
-                gone.add(node.name)
-                nodes.append(node)
-        return nodes[::-1]
+        open_ = [v.name for name in found.nodes for v in self._nodes[name].values]
+        while open_:
+            node = graph.producers.get(open_.pop())
+            if node is None or node.name in gone or node.op == "extern":
+                continue
+            made = [v.name for v in node.outputs]
+            readers = (r.name for name in made for r in graph.consumers.get(name, ()))
+            if kept.isdisjoint(made) and all(r in gone for r in readers):
+                gone[node.name] = None
+                open_.extend(v.name for v in node.values)
+        return [self._nodes[name] for name in sorted(gone, key=self._place.__getitem__)]
 
     def _planned(self, graph: Graph, nests: Mapping[str, Nest]) -> float:
         p = self._problem
