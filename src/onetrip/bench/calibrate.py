@@ -68,7 +68,7 @@ def measured(machine: Machine) -> Iterator[Figure]:
         UsageError: no such device.
     """
     check_device(machine.device)
-    for step in (_launches, _copies, _cache, _rates, _products, *_ON[machine.device]):
+    for step in (launches, _copies, _cache, _rates, _products, *_ON[machine.device]):
         yield from step(machine)
 
 
@@ -80,7 +80,8 @@ def _scaled(x: Tensor) -> Tensor:
     return x * 1.5
 
 
-def _launches(m: Machine) -> Iterator[Figure]:
+def launches(m: Machine) -> Iterator[Figure]:
+    """The time of a launch of ours and of eager's."""
     us = m.kernel_us(_scaled, _form(SMALL), cold=False)
     yield Figure("replay_us", us, f"a generated kernel on {SMALL} elements, one after another")
     x = torch.ones(SMALL, device=m.device)

@@ -9,12 +9,13 @@ A fact is written `name = [value, "source"]`; a rate of a unit that the chip lac
 from __future__ import annotations
 
 import dataclasses
-import math
+import sys
 import tomllib
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from types import UnionType
 from typing import Annotated, Any, get_origin, get_type_hints
 
 from onetrip.base.errors import OnetripError, UsageError
@@ -149,9 +150,10 @@ def _read(
     facts, whole = facts_of(kind), _whole_facts(kind)
     _expect(table, set(facts), set(), where)
     values: dict[str, Any] = {}
-    for name in facts:
+    for name, fact in facts.items():
         value, sources[prefix + name] = _pair(table[name], prefix + name, where)
-        values[name] = _number(value, prefix + name, where, whole=name in whole)
+        kind_of = "count" if name in whole else fact.unit
+        values[name] = _number(value, prefix + name, where, kind_of)
     return values
 
 
@@ -177,16 +179,22 @@ def _pair(entry: Any, name: str, where: str) -> tuple[Any, str]:
     )
 
 
-def _number(value: Any, name: str, where: str, whole: bool = False) -> Any:
-    right = isinstance(value, int) if whole else isinstance(value, int | float)
-    if not right or isinstance(value, bool) or not 0 < value < math.inf:
+# Kind of a figure: (types, its most, words); any other kind is a finite number above 0.
+KINDS: dict[str, tuple[type | UnionType, float, str]] = {
+    "count": (int, sys.maxsize, "a whole number above 0"),
+    "share": (int | float, 1.0, "a number above 0 and at most 1"),
+}
+ANY_KIND = (int | float, sys.float_info.max, "a number above 0")
+
+
+def _number(value: Any, name: str, where: str, kind: str = "") -> Any:
+    types, most, words = KINDS.get(kind, ANY_KIND)
+    right = isinstance(value, types) and not isinstance(value, bool)
+    if not right or not 0 < value <= most:
         raise OnetripError(
-            f"the fact {name} is not a figure",
-            expected="a whole number above 0" if whole else "a number above 0",
-            found=repr(value),
-            where=where,
+            f"the fact {name} is not a figure", expected=words, found=repr(value), where=where
         )
-    return value if whole else float(value)
+    return value if types is int else float(value)
 
 
 def _with_cores(one: Target, text: str) -> Target:
