@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ..ops.attention_layout import RANK, dense_strides, result_order
 from .torch_ops import LIBRARY, PURE, define
 
 _INPUTS = (
@@ -42,31 +44,14 @@ def _attention_shape(
     return (*lead, *heads, query.shape[-2], value.shape[-1])
 
 
-def _attention_order(query: Tensor, value: Tensor, rank: int) -> tuple[int, ...]:
-    """Axes of the result from outermost to innermost in memory: the query's order, as the
-    library's fast kernels have it; a rule of our own for the others, because a plan must not
-    depend on which kernel is chosen.
-
-    Three axes and fewer are contiguous. So is a CPU's result where its width is another than the
-    query's, or where the query's rows are scattered.
-    """
-    if rank != 4 or query.dim() != 4:
-        return tuple(range(rank))
+def _result_strides(query: Tensor, value: Tensor, shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a result; three axes and fewer are contiguous."""
+    if len(shape) != RANK or query.dim() != RANK:
+        return dense_strides(shape, range(len(shape)))
     alike = query.shape[-1] == value.shape[-1] and query.stride(-1) == 1
-    if query.device.type == "cpu" and not alike:
-        return tuple(range(rank))
-    strides = query.stride()
-    outer = sorted(range(3), key=lambda axis: -strides[axis])
-    return (*outer, 3)
-
-
-def _laid_out(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
-    """Strides in elements of a dense tensor stored with its axes in ``order``, outermost first."""
-    strides, step = [0] * len(shape), 1
-    for axis in reversed(order):
-        strides[axis] = step
-        step = step * shape[axis]
-    return tuple(strides)
+    on_cpu = query.device.type == "cpu"
+    order = result_order(query.stride(), alike, on_cpu, operator.ge)
+    return dense_strides(shape, order)
 
 
 def _restrided(result: Tensor, strides: Sequence[int]) -> Tensor:
@@ -96,8 +81,7 @@ def _attention(
 
 
 def _in_order(result: Tensor, query: Tensor, value: Tensor) -> Tensor:
-    order = _attention_order(query, value, result.dim())
-    return _restrided(result, _laid_out(result.shape, order))
+    return _restrided(result, _result_strides(query, value, result.shape))
 
 
 def _attention_fake(
@@ -110,7 +94,7 @@ def _attention_fake(
     enable_gqa: bool,
 ) -> Tensor:
     shape = _attention_shape(query, key, value, enable_gqa)
-    strides = _laid_out(shape, _attention_order(query, value, len(shape)))
+    strides = _result_strides(query, value, shape)
     return query.new_empty_strided(shape, strides)
 
 

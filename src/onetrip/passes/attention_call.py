@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cmp_to_key
 from itertools import pairwise
 
 from ..base.dtype import f32
 from ..base.sym import Dim, add, is_nonnegative, mod, mul
 from ..ir.graph import Graph, Node, Ref, Value
 from ..ir.types import TensorType, contiguous_strides
+from ..ops.attention_layout import dense_strides, result_order
 from ..ops.rules import same_dim
 from .alternatives import Exactness
 from .heads import Heads, present, shared_heads
@@ -155,30 +155,13 @@ def _used(nodes: Sequence[Node], result: Value) -> tuple[Node, ...]:
 
 
 def result_strides(q: TensorType, v: TensorType, device: str) -> tuple[Dim, ...] | None:
-    """Strides of the library's result: its axes in the order that the query's have in memory.
-
-    A CPU's is row-major where its width is another than the query's or the query's rows are
-    scattered. None where the query's strides cannot be compared.
-    """
-    shape = (*q.shape[:3], v.shape[3])
+    """Strides of the library's result; None where the query's strides cannot be compared."""
     alike = same_dim(q.shape[3], v.shape[3]) and q.strides[3] == 1
-    if device == "cpu" and not alike:
-        return contiguous_strides(shape)
-
-    def later(a: int, b: int) -> int:
-        if same_dim(q.strides[a], q.strides[b]):
-            return a - b
-        return -1 if _is_at_least(q.strides[a], q.strides[b]) else 1
-
-    order = sorted(range(3), key=cmp_to_key(later))
-    if not all(_is_at_least(q.strides[a], q.strides[b]) for a, b in pairwise(order)):
+    order = result_order(q.strides, alike, device == "cpu", _is_at_least)
+    outer = [q.strides[k] for k in order[:3]] if alike or device != "cpu" else []
+    if not all(_is_at_least(a, b) for a, b in pairwise(outer)):
         return None
-    strides: dict[int, Dim] = {}
-    step: Dim = 1
-    for axis in (3, *reversed(order)):
-        strides[axis] = step
-        step = mul(step, shape[axis])
-    return tuple(strides[k] for k in range(4))
+    return dense_strides((*q.shape[:3], v.shape[3]), order)
 
 
 def _is_at_least(a: Dim, b: Dim) -> bool:

@@ -19,12 +19,13 @@ from enum import Enum
 import numpy as np
 
 from ..base.dtype import DType, bf16, bool_, f16, f32, f64
-from ..base.sym import Dim, product
+from ..base.sym import Dim
 from ..ir.graph import Graph, Value
 from ..ir.types import contiguous_strides
 from .closed import Closed
-from .heads import Heads, nested, places_in
+from .heads import Heads
 from .scores import Term, number_of
+from .terms import aligned, form_of, total
 from .writer import Writer
 
 LEAST: Mapping[DType, float] = {
@@ -92,12 +93,12 @@ class Masks:
             return "what is added to the scores is no float"
         if len({t.fill == -math.inf for t in fills}) > 1:
             return "scores are filled with -inf and with a finite number"
-        aligned = [_aligned(write, t, heads) for t in (*fills, *addends)]
-        if any(x is None for x in aligned):
+        lying = [aligned(write, t, heads) for t in (*fills, *addends)]
+        if any(x is None for x in lying):
             return "a mask splits the batch in another way than the scores"
-        parts = [x for x in aligned if x is not None]
+        parts = [x for x in lying if x is not None]
         keep = self._keep(write, fills, parts[: len(fills)])
-        bias = _sum(write, addends, parts[len(fills) :])
+        bias = total(write, addends, parts[len(fills) :])
         swamps = SWAMPS if dtype is not f16 else LEAST[f16] / 2
         exact = all(t.fill is not None and t.fill <= swamps for t in fills)
         if bias is None:
@@ -190,7 +191,7 @@ class Masks:
         known: np.ndarray | None = None
         for term in fills:
             value = self._closed.value(term.value)
-            form = _form(term, heads)
+            form = form_of(term, heads)
             if value is None or form is None:
                 return "blind"
             filled, order, shape = value, *form
@@ -213,71 +214,7 @@ def _zeros(known: np.ndarray) -> np.ndarray | None:
     return zero if bool((zero | np.isneginf(known)).all()) else None
 
 
-# ------------------------------------------------------------------ alignment
-
-
-def _form(term: Term, heads: Heads) -> tuple[tuple[int, ...], tuple[Dim, ...]] | None:
-    """How a term's value becomes [*lead, queries, keys]: an order of dimensions and a shape.
-
-    Dimensions are counted in the scores' rank; those of size 1 in the scores stand first.
-    """
-    places = places_in(term.frame, heads)
-    groups = None if places is None else nested(
-        [term.frame.shape[k] for k in places.lead], heads.lead
-    )  # fmt: skip
-    if places is None or groups is None:
-        return None
-    rank = term.frame.rank
-    own = (1,) * (rank - term.value.type.rank) + term.value.type.shape
-    named = [*places.lead, *(k for k in (places.queries, places.keys) if k is not None)]
-    order = (*(k for k in range(rank) if k not in named), *named)
-    shape: list[Dim] = []
-    for k, group in zip(places.lead, groups, strict=True):
-        shape.extend([1] * len(group) if own[k] == 1 else group)
-    for place in (places.queries, places.keys):
-        shape.append(1 if place is None else own[place])
-    return order, tuple(shape)
-
-
-def _aligned(write: Writer, term: Term, heads: Heads) -> Value | None:
-    """A term's value as [batch, heads, queries, keys], sizes of 1 where it repeats."""
-    form = _form(term, heads)
-    if form is None:
-        return None
-    order, shape = form
-    x = term.value
-    real = [k for k in order if term.frame.shape[k] != 1]
-    if real != sorted(real):
-        x = write.viewed(x, (1,) * (term.frame.rank - x.type.rank) + x.type.shape)
-        x = write.permuted(x, order)
-    *lead, queries, keys = shape
-    while len(lead) < 2:
-        lead.insert(0, 1)
-    if len(lead) > 2:
-        x, lead = _merged(write, x, lead, heads, (queries, keys))
-    return write.viewed(x, (*lead, queries, keys))
-
-
-def _merged(
-    write: Writer, x: Value, lead: list[Dim], heads: Heads, rest: tuple[Dim, Dim]
-) -> tuple[Value, list[Dim]]:
-    """All but the last of the leading dimensions as one: repeated where only some repeat."""
-    *outer, last = lead
-    whole = heads.lead[:-1]
-    if all(n == 1 for n in outer):
-        return x, [1, last]
-    if tuple(outer) != whole:
-        x = write("expand", write.viewed(x, (*lead, *rest)), size=(*whole, last, *rest))
-    return x, [product(whole), last]
-
-
-def _sum(write: Writer, addends: Sequence[Term], parts: Sequence[Value]) -> Value | None:
-    total: Value | None = None
-    for term, part in zip(addends, parts, strict=True):
-        if term.factor != 1.0:
-            part = write("mul", part, term.factor)
-        total = part if total is None else write("add", total, part, alpha=1)
-    return total
+# ------------------------------------------------------------------ what the library gets and gives
 
 
 def with_rows(write: Writer, mask: Mask, keys: Dim) -> Mask:
@@ -289,9 +226,6 @@ def with_rows(write: Writer, mask: Mask, keys: Dim) -> Mask:
         x = write("expand", x, size=(*x.type.shape[:3], keys))
     copied = write("clone", x)
     return replace(mask, value=write.laid_out(copied, contiguous_strides(x.type.shape)))
-
-
-# ------------------------------------------------------------------ rows without a place
 
 
 def settle(write: Writer, o: Value, v: Value, mask: Mask) -> Value:
