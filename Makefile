@@ -8,10 +8,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.onetrip-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint golden bench docs
+.PHONY: help setup demo test check lint conformance golden bench docs
 
 help:  ## List the commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -38,6 +38,9 @@ check: lint  ## lint and the fast tests, under a minute
 
 test: lint  ## lint and every test
 	$(BIN)/python -m pytest -q -n $(JOBS)
+
+conformance: $(STAMP)  ## PyTorch's own operator tests, every operator and dtype; goes on where it stopped
+	$(BIN)/python tests/conformance/opinfo_run.py --jobs $(JOBS) --write
 
 golden: $(STAMP)  ## Rewrite the golden texts that the tests compare with; read the diff
 	$(BIN)/python -m pytest -q -n $(JOBS) -m golden --update-golden

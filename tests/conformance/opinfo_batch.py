@@ -1,0 +1,191 @@
+"""Many samples as one program: what it leaves, in eager and compiled, and what was compiled.
+
+A program has a line for each sample, so that every call of a captured graph says by its origin
+which sample it belongs to.
+"""
+
+from __future__ import annotations
+
+import importlib
+import linecache
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import torch
+from opinfo_entries import GRADIENTS, Sample, tensors_of
+from torch import Tensor
+from torch._dynamo.utils import counters
+from torch.utils._pytree import tree_leaves, tree_map
+
+from onetrip.frontend.origin import origin_of
+
+FILE = "<samples>"
+BEGIN = 3
+"""Line of the first sample in the text of a program."""
+
+
+@dataclass
+class Left:
+    """What one call leaves: its result's leaves, gradients after them, and its arguments."""
+
+    kind: str
+    leaves: list[Any]
+    inputs: list[Tensor]
+
+
+@dataclass
+class Seen:
+    """What a compilation made of a program, by sample number.
+
+    Attributes:
+        captured: samples of which a call stood in a graph that was built.
+        externs: calls left to the library, with the reason.
+        failed: (kind, message) of each graph that ran in eager.
+        breaks: reasons why Dynamo split the program.
+    """
+
+    captured: set[int] = field(default_factory=set)
+    externs: dict[int, list[str]] = field(default_factory=dict)
+    failed: list[tuple[str, str]] = field(default_factory=list)
+    breaks: list[str] = field(default_factory=list)
+
+
+# ------------------------------------------------------------------ arguments
+
+
+def twin(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The arguments with every tensor changed, the same tensor each time to the same."""
+    known: dict[int, Tensor] = {}
+
+    def changed(x: Any) -> Any:
+        if not isinstance(x, Tensor):
+            return x
+        if id(x) not in known:
+            known[id(x)] = change(x)
+        return known[id(x)]
+
+    return tree_map(changed, tree)
+
+
+def cloned(t: Tensor) -> Tensor:
+    """A tensor of the same bytes, strides and offset in storage of its own."""
+    if t.layout is not torch.strided or t.is_conj() or t.is_neg() or t.is_quantized:
+        return t.detach().clone().requires_grad_(t.requires_grad)
+    fresh = torch.empty(0, dtype=t.dtype)
+    fresh.set_(t.untyped_storage().clone(), t.storage_offset(), t.size(), t.stride())
+    return fresh.requires_grad_(t.requires_grad)
+
+
+WIDE = {torch.complex64: torch.complex128, torch.complex32: torch.complex128} | dict.fromkeys(
+    (torch.float32, torch.float16, torch.bfloat16), torch.float64
+)
+
+
+def wide(t: Tensor) -> Tensor:
+    """The tensor in double precision."""
+    return cloned(t.detach()).to(WIDE.get(t.dtype, t.dtype)).requires_grad_(t.requires_grad)
+
+
+# ------------------------------------------------------------------ one call
+
+
+def left_by(result: Any, given: tuple[Any, Any], sample: Sample, mode: str) -> Left:
+    """What a call left, with the gradients of a fixed weighting of its result."""
+    leaves = tree_leaves(result)
+    inputs = tensors_of(given)
+    if mode == GRADIENTS:
+        leaves = leaves + _gradients(sample.shown(result), inputs)
+    kept = [x.detach() if isinstance(x, Tensor) else x for x in leaves]
+    return Left(type(result).__name__, kept, [t.detach() for t in inputs])
+
+
+def _gradients(shown: Any, inputs: Sequence[Tensor]) -> list[Any]:
+    wanted = list({id(t): t for t in inputs if t.requires_grad}.values())
+    results = [t for t in tensors_of(shown) if t.requires_grad]
+    if not wanted or not results:
+        return []
+    weights = [_weights(t) for t in results]
+    return list(torch.autograd.grad(results, wanted, weights, allow_unused=True))
+
+
+def _weights(t: Tensor) -> Tensor:
+    """Between a half and three halves, from the position alone."""
+    position = torch.arange(t.numel(), dtype=torch.float64)
+    return (0.5 + (position * 0.618034) % 1).reshape(t.shape).to(t.dtype)
+
+
+# ------------------------------------------------------------------ many calls
+
+
+@cache
+def program(count: int) -> Callable[..., list[Any]]:
+    """A function of a callable and the arguments of so many calls."""
+    lines = ["def samples(fn, given):", "    made = []"]
+    lines += [f"    made.append(fn(*given[{k}][0], **given[{k}][1]))" for k in range(count)]
+    text = "\n".join([*lines, "    return made", ""])
+    linecache.cache[FILE] = (len(text), None, text.splitlines(keepends=True), FILE)
+    space: dict[str, Any] = {}
+    exec(compile(text, FILE, "exec"), space)
+    made: Callable[..., list[Any]] = space["samples"]
+    return made
+
+
+def compiled(
+    fn: Callable[..., Any],
+    given: Sequence[tuple[Any, Any]],
+    chosen: Sequence[Sample],
+    mode: str,
+    backend: str = "onetrip",
+) -> tuple[list[Left], Seen]:
+    """The samples as one compiled program; raises what the compilation or the call raises."""
+    torch._dynamo.reset()
+    counters.clear()
+    # A program asked about again must be compiled again: Dynamo keeps what it gave up on.
+    program.cache_clear()
+    with watched() as seen, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run = torch.compile(program(len(given)), backend=backend, dynamic=False)
+        results = run(fn, list(given))
+        left = [left_by(r, g, s, mode) for r, g, s in zip(results, given, chosen, strict=True)]
+    seen.breaks.extend(counters["graph_break"])
+    if counters["frames"]["ok"] != counters["frames"]["total"]:
+        seen.breaks.append("a frame is not captured")
+    return left, seen
+
+
+@contextmanager
+def watched() -> Iterator[Seen]:
+    """Records what every compilation inside makes of its graphs."""
+    module = importlib.import_module("onetrip.api.backend")
+    build, seen = module.build_captured, Seen()
+
+    def spy(captured: Any, options: Any) -> Any:
+        try:
+            built = build(captured, options)
+        except Exception as error:
+            kind = "fault" if isinstance(error, module.FAULTS) else type(error).__name__
+            seen.failed.append((kind, " ".join(str(error).split())[:300]))
+            raise
+        nodes = captured.module.graph.nodes
+        seen.captured |= {_sample_of(origin_of(n)[1]) for n in nodes if n.op == "call_function"}
+        for node in built.analyzed.graph.nodes:
+            if node.op == "extern":
+                why = f"{node.attr['target']}: {node.attr['reason']}"
+                seen.externs.setdefault(_sample_of(node.origin.line), []).append(why)
+        return built
+
+    module.build_captured = spy
+    try:
+        yield seen
+    finally:
+        module.build_captured = build
+
+
+def _sample_of(line: str) -> int:
+    """Number of the sample whose line it is; -1 where torch recorded none."""
+    file, _, number = line.rpartition(":")
+    return int(number) - BEGIN if file == FILE else -1

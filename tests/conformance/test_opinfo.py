@@ -1,0 +1,94 @@
+"""A fixed slice of PyTorch's own operator tests is no worse than the committed table.
+
+`make conformance` runs all of it and writes the table anew.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from pathlib import Path
+
+import opinfo_run
+import opinfo_table
+import pytest
+from opinfo_drive import Outcome
+from opinfo_entries import Entry, entries
+from opinfo_table import Table
+
+pytestmark = pytest.mark.slow
+
+SHARE = 80
+"""One entry in so many is in the slice, whichever its name's checksum picks."""
+MOST = 2
+JOBS = 2
+
+
+def in_slice(entry: Entry) -> bool:
+    return zlib.crc32(f"slice {entry.key}".encode()) % SHARE == 0
+
+
+@pytest.mark.timeout(600)
+def test_the_slice_is_no_worse_than_the_table(tmp_path: Path) -> None:
+    opinfo_run.warm_up()
+    state, until = tmp_path / "state.jsonl", time.monotonic() + 500
+    rows = list(opinfo_run.run(filter(in_slice, entries()), MOST, JOBS, state, until))
+    results = {row.entry: row.outcomes for row in rows}
+    assert sum(map(len, results.values())) > 300
+    assert opinfo_table.worse(opinfo_table.read(), results) == []
+
+
+ENTRY = Entry("add", "float32")
+RIGHT = Outcome("0 plain", "right", "compiled")
+TABLE = Table({ENTRY: opinfo_table.counts([RIGHT])}, {})
+
+
+@pytest.mark.parametrize(
+    ("outcome", "said"),
+    [
+        (Outcome("0 plain", "wrong", "compiled", "values"), "wrong"),
+        (Outcome("0 plain", "crash"), "crash"),
+        (Outcome("0 plain", "right", "fault", "a Nest breaks"), "a Nest breaks"),
+        (Outcome("0 plain", "right", "extern", "no entry"), "no longer compiled"),
+    ],
+)
+def test_what_is_worse_than_the_table_is_named(outcome: Outcome, said: str) -> None:
+    found = opinfo_table.worse(TABLE, {ENTRY: [outcome]})
+    assert found
+    assert all(ENTRY.key in line for line in found)
+    assert any(said in line for line in found)
+
+
+def test_what_is_as_the_table_says_is_not_worse() -> None:
+    known = Table(TABLE.counts, {(ENTRY.key, "1 plain"): "wrong: values"})
+    outcomes = [RIGHT, Outcome("1 plain", "wrong", "compiled", "values")]
+    assert opinfo_table.worse(known, {ENTRY: outcomes}) == []
+
+
+def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:
+    table = Table(TABLE.counts, {(ENTRY.key, "1 plain"): "wrong: values"})
+    opinfo_table.write(table, tmp_path / "table.json")
+    assert opinfo_table.read(tmp_path / "table.json") == table
+
+
+def test_a_crash_and_a_hang_take_one_sample_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What ends a process is laid to the sample that ran; the others have their verdicts."""
+    monkeypatch.setattr(opinfo_run, "outcomes", _deadly)
+    monkeypatch.setattr(opinfo_run, "SECONDS", 2.0)
+    until = time.monotonic() + 100
+    (row,) = opinfo_run.run([ENTRY], None, 1, tmp_path / "state.jsonl", until)
+    found = {o.label: o.verdict for o in row.outcomes}
+    assert found == {"a": "crash", "b": "hang", "c": "right"}
+    assert opinfo_run.read_state(tmp_path / "state.jsonl")[ENTRY.key] == row
+
+
+def _deadly(entry, most, started, skipped):  # type: ignore[no-untyped-def]
+    import os
+
+    for label, act in (("a", lambda: os._exit(7)), ("b", lambda: time.sleep(60)), ("c", int)):
+        if label not in skipped:
+            started(label)
+            act()
+            yield Outcome(label, "right")
