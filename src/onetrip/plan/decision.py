@@ -108,8 +108,8 @@ REASONS: dict[str, Reason] = {
     ),
     "compute-bound-anchor": Reason(
         "extern",
-        "{node} is matrix products by the library, {intensity:.3g} FLOP a byte (ridge "
-        "{ridge:.3g}); its kernel takes in no neighbour",
+        "{node} is the library's kernel for matrix products, {intensity:.3g} FLOP a byte (ridge "
+        "{ridge:.3g}); it takes in no neighbour",
         "no line of a plan: it takes a kernel for {node} that also computes {neighbour}",
     ),
     "pressure-registers": Reason(
