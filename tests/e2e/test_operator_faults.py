@@ -32,3 +32,12 @@ def test_an_operand_without_elements(case: str) -> None:
 def test_the_sign_of_a_negative_constant_changes() -> None:
     """Bessel functions are polynomials with coefficients of both signs."""
     check(torch.special.i0, torch.linspace(-20, 20, 41))
+
+
+@pytest.mark.parametrize("name", ["elu", "selu", "celu"])
+def test_a_zero_keeps_its_sign(name: str) -> None:
+    """Below zero they are expm1, bit for bit, and not exp less one."""
+    x = torch.cat((torch.tensor([-0.0, 0.0]), -torch.logspace(-9, 1, 62)))
+    found = check(getattr(F, name), x)(x)
+    assert torch.equal(found, getattr(F, name)(x))
+    assert found[0].signbit()

@@ -59,10 +59,10 @@ def _leaky_relu(x: Expr, at: Attrs) -> Expr:
 
 
 def _elu(x: Expr, at: Attrs) -> Expr:
-    """scale * x above 0, else alpha * scale * (exp(input_scale * x) - 1)."""
+    """scale * x above 0, else alpha * scale * expm1(input_scale * x), which keeps a zero's sign."""
     scale = m.const(at.get("scale", 1), x.dtype)
     low = _coefficient(at, x)
-    below = mul(sub(m.exp(mul(x, at.get("input_scale", 1))), 1), low)
+    below = mul(m.expm1(mul(x, at.get("input_scale", 1))), low)
     return where(m.gt(x, 0), mul(x, scale), below)
 
 

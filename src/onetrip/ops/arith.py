@@ -85,9 +85,9 @@ maximum, minimum, power = (_binary(op) for op in ("maximum", "minimum", "pow"))
 both, either = (_binary(op) for op in ("logical_and", "logical_or"))
 eq, ne, lt, le, gt, ge = (_test(op) for op in ("eq", "ne", "lt", "le", "gt", "ge"))
 _FUNCTIONS = (
-    "neg", "exp", "log", "log1p", "tanh", "erf", "sqrt", "rsqrt", "abs",
+    "neg", "exp", "log", "log1p", "expm1", "tanh", "erf", "sqrt", "rsqrt", "abs",
 )  # fmt: skip
-neg, exp, log, log1p, tanh, erf, sqrt, rsqrt, absolute = map(_unary, _FUNCTIONS)
+neg, exp, log, log1p, expm1, tanh, erf, sqrt, rsqrt, absolute = map(_unary, _FUNCTIONS)
 
 
 def negation(x: Expr) -> Expr:
