@@ -159,7 +159,7 @@ def _times(p: Phase, grid: Grid, target: Target) -> Times:
 
 
 def _corner(p: Phase) -> float:
-    """The exponent of a phase."""
+    """The exponent of a phase: 1 where all programs do alike at the same time."""
     return CORNER - (CORNER - 1) / p.rounds if p.rounds else CORNER
 
 
