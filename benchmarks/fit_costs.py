@@ -6,7 +6,7 @@
 RECORD is what `onetrip bench model --out` wrote. The fit sees its calibration part alone, and both
 parts are judged before and after. Needs no GPU: a record holds what each kernel computes.
 
-`--blocks` compares plans with whole blocks instead: results/checks/costs-blocks-DEVICE.json. It holds
+`--blocks` compares plans with whole blocks: results/checks/costs-blocks-DEVICE.json. It holds
 nothing out, and what a call costs beside its kernels is in what was measured.
 """
 
