@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from ..base.errors import UsageError
-from ..base.options import Options, parse_options
+from ..base.options import parse_options
 from ..codegen import cpp, triton
 from ..codegen.scheduled import Scheduled
 from ..ir.graph import Node, Value
@@ -18,6 +18,7 @@ from ..target import Target, load
 from .devices import device_for
 from .pipeline import Analyzed, schedule_groups
 from .plans import Args, analyze_model, plan_of
+from .resources import with_assembled
 
 
 @dataclass(frozen=True)
@@ -71,26 +72,33 @@ def explain(
 ) -> Explanation:
     """The plan of a model and the source of every group: Triton for a GPU, C++ for a CPU.
 
-    Neither a GPU nor a compiler is needed. Arguments and errors are those of `plan`.
+    Neither a GPU nor a compiler is needed. Where Triton is installed, registers, spills and shared
+    memory of every generated group are its assembler's. Arguments and errors are those of `plan`.
     """
     options = parse_options(None, {"search": search, "numerics": numerics})
     chip = load(target)
     analyzed = analyze_model(
         model, args, kwargs, chip, options, training=training, dynamic=dynamic_shapes
     )
-    made = plan_of(analyzed, chip, options, training)
+    device = device_for(torch.device(chip.device), chip)
+    scheduled = [schedule_groups(a.plan, chip, device, options) for a in analyzed]
+    known = tuple(
+        replace(a, plan=with_assembled(a.plan, s, chip, options))
+        for a, s in zip(analyzed, scheduled, strict=True)
+    )
+    made = plan_of(known, chip, options, training)
     sources: list[Source] = []
-    for graph, one in zip(made.graphs, analyzed, strict=True):
-        texts = _texts(one, chip, options)
+    for graph, one, kernels in zip(made.graphs, known, scheduled, strict=True):
+        texts = _texts(one, kernels, chip)
         parts = zip(graph.groups, texts, strict=True)
         sources.extend(Source(graph.name, g.name, *t) for g, t in parts)
     return Explanation(made, tuple(sources))
 
 
-def _texts(analyzed: Analyzed, target: Target, options: Options) -> list[tuple[str, str]]:
+def _texts(
+    analyzed: Analyzed, scheduled: Mapping[str, Scheduled], target: Target
+) -> list[tuple[str, str]]:
     """Language and text of each group."""
-    device = device_for(torch.device(target.device), target)
-    scheduled = schedule_groups(analyzed.plan, target, device, options)
     return [
         _source(scheduled[g.name], target) if g.call is None else ("library", _call(g.call))
         for g in analyzed.plan.groups

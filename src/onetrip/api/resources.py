@@ -29,7 +29,7 @@ from ..runtime.cache import Cache
 from ..target import Target
 from .devices import device_for
 
-MOST_ASKED = 24
+MOST_ASKED = 96
 """Distinct nests of a graph that are assembled; it is counted, so that plans do not depend on
 what the cache holds."""
 
