@@ -12,10 +12,13 @@ from collections.abc import Callable, Sequence
 from ..ir.graph import Graph
 from .alternatives import Found
 from .attention import find as attention
+from .conv_norm import find as convolutions
+from .library_epilogues import find as epilogues
+from .sibling_products import find as siblings
 
 Finder = Callable[[Graph, str], Sequence[Found]]
 
-FINDERS: tuple[Finder, ...] = (attention,)
+FINDERS: tuple[Finder, ...] = (attention, convolutions, epilogues, siblings)
 
 
 def find_alternatives(

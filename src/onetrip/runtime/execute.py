@@ -361,7 +361,10 @@ def _alias(step: Step, layout: _Layout, backend: Backend) -> Action | None:
     return view
 
 
-_LAID_OUT_ANEW = frozenset({"aten.convolution.default", "aten.convolution_backward.default"})
+_LAID_OUT_ANEW = frozenset({
+    "aten.convolution.default", "aten.convolution_backward.default",
+    "onetrip.convolution_epilogue.default",
+})  # fmt: skip
 """Calls whose results may lie otherwise than they said when they were traced, as those of operators
 over programs may: which kernel a library takes is known only when it runs."""
 
