@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ from ..ir.expr import Expr, apply
 from ..ir.graph import Node
 from ..ir.types import TensorType
 from . import arith as m
-from .composite import Outputs, composite, convert, dense, one_dim, tensor
+from .composite import Outputs, composite, convert, dense, one_dim, tensor, wide
 from .rows import (
     FLOATS,
     INT_PAIRS,
@@ -27,7 +29,16 @@ from .rows import (
     with_attrs,
     without_attrs,
 )  # fmt: skip
-from .rules import Arg, broadcast, check_compiled, like_first, pointwise, promoted
+from .rules import (
+    Arg,
+    broadcast,
+    check_compiled,
+    like_first,
+    pointwise,
+    promoted,
+    promoted_float,
+)  # fmt: skip
+from .scalar import SCALAR_OPS
 from .schema import Attrs, Builder, Op
 
 Types = tuple[TensorType, ...]
@@ -113,6 +124,31 @@ def _cross(build: Builder, node: Node) -> Outputs:
     return (convert(build, build("sub", forth, back), dtype),)
 
 
+def _ldexp_type(operands: tuple[Any, ...], at: Attrs) -> Types:
+    x, other = operands
+    power = TensorType(promoted_float((other,)), other.shape, other.strides)
+    return pointwise(promoted)((x, power), at)
+
+
+def _ldexp(build: Builder, node: Node) -> Outputs:
+    """x 2^other, two operators as in eager: the power may overflow where the product would not."""
+    x, other = node.inputs
+    return (build("mul", x, build("pow", 2.0, other)),)
+
+
+def _mvlgamma(build: Builder, node: Node) -> Outputs:
+    """p (p - 1) / 4 log pi + the sum over j < p of lgamma(x - j / 2)."""
+    x, p = tensor(node, 0), int(node.attr["p"])
+    terms = [wide(build, build("lgamma", build("add", x, -j / 2))) for j in reversed(range(p))]
+    total = convert(build, reduce(partial(build, "add"), terms), node.output.type.dtype)
+    return (build("add", total, p * (p - 1) * math.log(math.pi) / 4),)
+
+
+def _np_mvlgamma(x: Any, at: Attrs) -> Any:
+    lgamma, p = SCALAR_OPS["lgamma"].reference, at["p"]
+    return p * (p - 1) * math.log(math.pi) / 4 + sum(lgamma(x - j / 2) for j in range(p))
+
+
 OPS: tuple[Op, ...] = (
     elementwise("heaviside", default_form("heaviside", ("self", "values")),
                 without_attrs(_heaviside), plain(_np_heaviside),
@@ -135,6 +171,12 @@ OPS: tuple[Op, ...] = (
               (sample(("f32", (3, 4)), ("f32", (3,)), ("f32", (4,)), beta=0.5, alpha=2.0),
                sample(("i64", (4,)), ("i64", (3,)), ("i64", (4,))),
                sample(("bf16", (3, 4)), ("bf16", (3,)), ("bf16", (4,)), beta=0))),
+    composite("ldexp", (form("ldexp.Tensor", ("self", "other")),), _ldexp_type, _ldexp,
+              lambda x, y, at: x * 2.0**y,
+              (sample(("f32", (3, 4)), ("i32", (4,))), sample(("f32", (3, 1)), ("f32", (4,))))),
+    composite("mvlgamma", default_form("mvlgamma", ("self",), ("p",)),
+              pointwise(promoted_float), _mvlgamma, _np_mvlgamma,
+              (sample(("f32+", (3, 4)), p=1), sample(("f64+", (5,)), p=3))),
     composite("cross", default_form("linalg_cross", ("self", "other"), ("dim",)), _cross_type,
               _cross, lambda a, b, at: np.cross(a, b, axis=at.get("dim", -1)),
               (sample(("f32", (4, 3)), ("f32", (4, 3))), sample(("i64", (3, 2)), ("i64", (3, 2)),

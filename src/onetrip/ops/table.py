@@ -11,6 +11,7 @@ from . import (
     arrangement,
     columns,
     comparison,
+    copies,
     creation,
     elementary,
     epilogues,
@@ -42,7 +43,7 @@ FAMILIES = (
     recurrence, arrangement, padding, normalization, gradients, losses, loss_gradients,
     special, elementary, search,
     weights, windows, pooling, resampling, columns, random, opaque, epilogues,
-    scatter,
+    scatter, copies,
 )  # fmt: skip
 ALL: tuple[Op, ...] = tuple(op for family in FAMILIES for op in family.OPS)
 
