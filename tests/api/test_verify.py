@@ -78,3 +78,12 @@ def test_the_group_that_drifts_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     assert not found.ok
     assert found.drifting is not None and "sum" in found.drifting
     assert found.drifting in str(found)
+
+
+def test_what_takes_the_place_of_calls_is_judged_by_their_value() -> None:
+    def spelled(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return (q @ k.mT * 0.3).softmax(-1) @ v
+
+    found = onetrip.verify(spelled, tuple(torch.randn(2, 3, 16, 8) for _ in range(3)))
+    assert found.ok
+    assert [(g.group, g.values) for g in found.groups] == [("g0_attention", 1)]

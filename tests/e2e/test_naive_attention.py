@@ -32,14 +32,16 @@ def groups_of(plan: Plan) -> list[str]:
 
 
 def score_buffers(plan: Plan, scores: int = BATCH * HEADS * LENGTH * LENGTH) -> list[str]:
-    """Values in memory with as many elements as there are scores."""
+    """Values in memory that have a number for each score."""
     graphs = [(p.plan.graph, b) for p in plan.planned for b in p.plan.memory.buffers]
     return [
         b.range.name
         for graph, b in graphs
         for n in graph.nodes
         for v in n.outputs
-        if v.name == b.range.name and product(v.type.shape) == scores
+        if v.name == b.range.name
+        and product(v.type.shape) == scores
+        and v.type.shape.count(LENGTH) > 1
     ]
 
 

@@ -250,12 +250,15 @@ def _judge_groups(
     eager: Mapping[str, Tensor],
     exact: Mapping[str, Tensor],
 ) -> Iterable[Judged]:
+    made = built.analyzed.problem.made
+    stands_for = {value.name: name for a in made for name, value in a.values}
     for group in built.analyzed.plan.groups:
-        names = [n for n in group.stored if n in eager and n in exact]
+        pairs = [(n, stands_for.get(n, n)) for n in group.stored]
+        names = [(n, own) for n, own in pairs if own in eager and own in exact]
         verdict = judge(
-            tuple(ours[n] for n in names),
-            tuple(_lying_as(eager[n], ours[n]) for n in names),
-            tuple(exact[n] for n in names),
+            tuple(ours[n] for n, _ in names),
+            tuple(_lying_as(eager[own], ours[n]) for n, own in names),
+            tuple(exact[own] for _, own in names),
         )
         yield Judged(role, group.name, len(names), verdict)
 
