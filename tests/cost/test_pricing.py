@@ -293,3 +293,16 @@ def test_all_cores_of_a_cpu_have_to_be_called() -> None:
     assert CPU.cores is not None
     small, large = cost(rows(8, 64), CPU), cost(rows(1024, 4096), CPU)
     assert large.launch_us - small.launch_us == pytest.approx(CPU.cores.region_us)
+
+
+def test_a_cpu_computes_what_several_passes_need_once() -> None:
+    nest = rows(1024, 4096)
+    made = [
+        list(phases(nest, stages(nest), traffic(nest), grid(nest, CPU), Cache(0), held=False,
+                    device=device))
+        for device in ("cpu", "cuda")
+    ]  # fmt: skip
+    exponentials = 1024 * 4096 * CPU_PRICES["exp"][0]
+    plain = [sum(p.issued.plain for p in found) for found in made]
+    assert exponentials < plain[0] < 2 * exponentials
+    assert sum(p.issued.special for p in made[1]) == 3 * 1024 * 4096  # exp twice, one quotient

@@ -2,7 +2,8 @@
 
     a program holds its rows  -> one phase: each region once, each expression once
     a program walks its rows  -> one phase a pass: what was read before comes from the cache as far
-                                 as the rows in work fit into it, and is computed again
+                                 as the rows in work fit into it, and is computed again; a CPU keeps
+                                 what is dear to compute in a row of working memory
 
 Passes of one program follow one another, and programs that run side by side are in the same one, so
 phases add up. Must not know what a phase takes: rates are the target's.
@@ -128,11 +129,14 @@ def _walked(
     at = {s.buffer: next((k for k, v in enumerate(values) if s.value in v), len(passes) - 1)
           for s in nest.stores}  # fmt: skip
     seen: set[str] = set()
+    kept: set[Expr] = set()
     for k, (one, read) in enumerate(zip(passes, reads, strict=True)):
         first = [(name, size) for name, size in read.items() if name not in seen]
         again = sum(number(size, hints) for name, size in read.items() if name in seen)
         touched = first + [(r.buffer, r.bytes) for r in moved.writes if at[r.buffer] == k]
-        computed = list(computed_once(within_stage(one.roots), {}))
+        fresh = [e for e in within_stage(one.roots) if e not in kept]
+        kept |= set(fresh) if device == "cpu" else set()
+        computed = list(computed_once(fresh, {}))
         if k == 0:
             touched += [(r.buffer, r.bytes) for r in moved.reads if r.buffer not in inner]
             computed += combined(nest)
