@@ -1,9 +1,9 @@
 """Estimated registers, spills and shared memory beside the real assembler's, on any machine.
 
-    python benchmarks/registers.py [--only chain8,bert] [--fit] [--out FOLDER]
+    python benchmarks/registers.py [--chips h200] [--only chain8,bert] [--fit] [--out FOLDER]
 
 Plans the block suite, models of one layer and programs that press on registers for two chips, and
-cross-compiles every distinct group; writes results/checks/registers.json. `--fit` prints the
+cross-compiles every distinct group; merges into results/checks/registers.json. `--fit` prints the
 weights of `onetrip/cost/occupancy.py` with the least absolute relative error over these groups.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
@@ -45,12 +45,8 @@ CHIPS = ("h200", "mi300x")
 WIDTHS = (4096, 8192, 16384)
 ONE_LAYER = {
     "bert": (32, 512, 1, 768),
-    "gpt2": (16, 1024, 1, 768),
     "llama": (4, 2048, 1, 4096),
-    "t5": (16, 512, 1, 768),
     "vit": (128, 224, 1, 768),
-    "resnet": (128, 224, 1, 1, 1, 1),
-    "convnext": (128, 224, 1, 1, 1, 1),
 }
 """Sizes of the models of `onetrip bench models`, by family."""
 SMALLER = {"adamw_small": (4, 512), "siblings_small": (2, 64, 1024)}
@@ -266,21 +262,21 @@ def main() -> int:
     """Measures, prints and writes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="rows whose names begin so, with commas")
+    parser.add_argument("--chips", default=",".join(CHIPS), help="targets, with commas")
     parser.add_argument("--fit", action="store_true", help="print weights fitted to these groups")
     parser.add_argument("--out", default=str(HERE / "results"))
     args = parser.parse_args()
     only = [o for o in args.only.split(",") if o]
-    chips: dict[str, Mapping[str, Any]] = {}
-    for name in CHIPS:
-        found = list(groups(load(name), only))
-        chips[name] = record(found)
-        print(json.dumps({k: v for k, v in chips[name].items() if k != "spills"}, indent=1))
-        if args.fit:
-            print(name, asdict(fitted(found, load(name).vendor == "nvidia")))
     path = Path(args.out) / "checks" / "registers.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    made = {"date": date.today().isoformat(), "versions": versions(), "chips": chips}
-    path.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+    for name in args.chips.split(","):
+        found = list(groups(load(name), only))
+        made = {"date": date.today().isoformat(), "versions": versions(), **record(found)}
+        print(json.dumps({k: v for k, v in made.items() if k != "spills"}, indent=1))
+        if args.fit:
+            print(name, asdict(fitted(found, load(name).vendor == "nvidia")))
+        kept = json.loads(path.read_text()) if path.exists() else {}
+        path.write_text(json.dumps({**kept, name: made}, indent=1) + "\n", encoding="utf-8")
     return 0
 
 
