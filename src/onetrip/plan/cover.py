@@ -15,7 +15,7 @@ nodes, never seconds. Must not know graphs, nests or targets.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import highspy
 import numpy as np
@@ -28,8 +28,18 @@ from .regions import Region
 TOLERANCE = 1e-6
 """Share of a cost that is no difference."""
 MOST_NODES = 20000
-MOST_ROUNDS = 2000
+MOST_ROUNDS = 4000
 """Solutions of one program, relaxed or whole."""
+
+OPTIONS = {
+    "output_flag": False,
+    "threads": 1,
+    "random_seed": 0,
+    "mip_max_nodes": MOST_NODES,
+    "mip_rel_gap": 0.0,
+    "mip_abs_gap": 1e-9,
+}
+SOLVED = (highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kSolutionLimit)
 
 Price = Callable[[Column], "float | None"]
 """The cost of a column; None when it is no kernel."""
@@ -51,26 +61,32 @@ class Cover:
     bound: float
 
 
-@dataclass
 class _Program:
-    """Columns with what is known of their costs, and the rows so far."""
+    """Columns with what is known of their costs, and what solutions have taught so far."""
 
-    region: Region
-    columns: Sequence[Column]
-    costs: list[float]
-    price: Price
-    known: float
-    priced: list[bool] = field(default_factory=list)
-    open: list[bool] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)
-    reads: list[int] = field(default_factory=list)
-    linked: set[tuple[int, int]] = field(default_factory=set)
-    rounds: int = 0
+    def __init__(
+        self,
+        region: Region,
+        columns: Sequence[Column],
+        costs: Sequence[float],
+        price: Price,
+        known: float,
+    ) -> None:
+        self.region = region
+        self.columns = columns
+        self.costs = list(costs)
+        self.price = price
+        self.goal = known * (1 - TOLERANCE)
+        self.open = [True] * len(columns)
+        self.priced = [False] * len(columns)
+        self.reads = [_reads(region, c) for c in columns]
+        self.linked: set[tuple[int, int]] = set()
+        self.solver = _Solver(costs, _first_rows(region, columns))
 
-    @property
-    def goal(self) -> float:
-        """A solution must cost less than this to be of use."""
-        return self.known * (1 - TOLERANCE)
+    def close(self, j: int) -> None:
+        """Leaves a column out."""
+        self.open[j] = False
+        self.solver.close(j)
 
 
 def cheapest_cover(
@@ -84,36 +100,30 @@ def cheapest_cover(
 
     Args:
         costs: lower bounds of the columns' costs.
-        known: cost of a cover that is known already; may be infinite.
+        known: cost of a cover that is known already.
     """
-    program = _Program(region, columns, list(costs), price, known)
-    program.priced = [False] * len(columns)
-    program.open = [True] * len(columns)
-    program.reads = [_reads(region, c) for c in columns]
-    program.rows = _first_rows(region, columns)
-    lower = 0.0
-    for whole in (False, True):
-        while program.rounds < MOST_ROUNDS:
-            program.rounds += 1
-            answer = _solve(program, whole)
-            if answer is None or answer.objective >= program.goal:
-                return Cover(None, known, known)  # none is better
-            lower = max(lower, answer.bound)
-            if _learns(program, answer.values):
-                continue
-            chosen = [j for j, x in enumerate(answer.values) if x > 0.5]
-            if _is_whole(answer.values):
-                circle = find_circle(region, [columns[j] for j in chosen])
-                if circle is None:
-                    picked = tuple(columns[j] for j in chosen)
-                    cost = sum(program.costs[j] for j in chosen)
-                    return Cover(picked, cost, min(cost, answer.bound))
-                _cut(program, [chosen[k] for k in circle])
-                continue
+    program = _Program(region, columns, costs, price, known)
+    lower, whole = 0.0, False
+    for _ in range(MOST_ROUNDS):
+        answer = program.solver.solve()
+        if answer is None or answer.objective >= program.goal:
+            return Cover(None, known, known)  # none is better
+        lower = max(lower, answer.bound)
+        if _learns(program, answer.values):
+            continue
+        if not _is_whole(answer.values):
             if whole:
-                return Cover(None, known, min(known, lower))
+                break
             _leave_out(program, answer)
-            break
+            program.solver.make_whole()
+            whole = True
+            continue
+        chosen = [j for j, x in enumerate(answer.values) if x > 0.5]
+        circle = find_circle(region, [columns[j] for j in chosen])
+        if circle is None:
+            cost = sum(program.costs[j] for j in chosen)
+            return Cover(tuple(columns[j] for j in chosen), cost, min(cost, answer.bound))
+        _cut(program, [chosen[k] for k in circle])
     return Cover(None, known, min(known, lower))
 
 
@@ -160,7 +170,7 @@ def _link_rows(program: _Program, values: Sequence[float]) -> bool:
         for p in bits(program.reads[j]):
             if stored[p] < x - 1e-6 and (j, p) not in program.linked:
                 program.linked.add((j, p))
-                program.rows.append((0.0, highspy.kHighsInf, _link(program, j, p)))
+                program.solver.add_row((0.0, highspy.kHighsInf, _link(program, j, p)))
                 added = True
     return added
 
@@ -174,7 +184,7 @@ def _link(program: _Program, j: int, p: int) -> dict[int, float]:
 def _cut(program: _Program, circle: Sequence[int]) -> None:
     """The circle, and every circle of two between columns that may still be chosen."""
     if len(circle) > 2:
-        program.rows.append((0.0, len(circle) - 1.0, dict.fromkeys(circle, 1.0)))
+        program.solver.add_row((0.0, len(circle) - 1.0, dict.fromkeys(circle, 1.0)))
         return
     a, b = circle
     region, columns = program.region, program.columns
@@ -184,7 +194,7 @@ def _cut(program: _Program, circle: Sequence[int]) -> None:
         if j == b or (program.open[j] and find_circle(region, [columns[a], c]) is not None)
     ]
     for j in rivals:
-        program.rows.append((0.0, 1.0, {a: 1.0, j: 1.0}))
+        program.solver.add_row((0.0, 1.0, {a: 1.0, j: 1.0}))
 
 
 def find_circle(region: Region, chosen: Sequence[Column]) -> list[int] | None:
@@ -243,11 +253,12 @@ def _learns(program: _Program, values: Sequence[float]) -> bool:
         cost = program.price(program.columns[j])
         program.priced[j] = True
         if cost is None:
-            program.open[j] = False
+            program.close(j)
             new = True
         elif cost > program.costs[j]:
             new = new or cost > program.costs[j] * (1 + 1e-9)
             program.costs[j] = cost
+            program.solver.set_cost(j, cost)
     return _link_rows(program, values) or new
 
 
@@ -257,8 +268,8 @@ def _is_whole(values: Sequence[float]) -> bool:
 
 def _leave_out(program: _Program, answer: _Answer) -> None:
     for j, reduced in enumerate(answer.reduced):
-        if answer.objective + reduced >= program.goal:
-            program.open[j] = False
+        if program.open[j] and answer.objective + reduced >= program.goal:
+            program.close(j)
 
 
 # ------------------------------------------------------------------ HiGHS
@@ -272,56 +283,67 @@ class _Answer:
     reduced: list[float]
 
 
-def _solve(program: _Program, whole: bool) -> _Answer | None:
-    """The best solution, relaxed or whole; None when there is none."""
-    used = [j for j, is_open in enumerate(program.open) if is_open]
-    solver = _Highs()
-    for option, value in (
-        ("output_flag", False),
-        ("threads", 1),
-        ("random_seed", 0),
-        ("mip_max_nodes", MOST_NODES),
-        ("mip_rel_gap", 0.0),
-        ("mip_abs_gap", 1e-9),
-    ):
-        solver.setOptionValue(option, value)
-    solver.passModel(_model(program, used, whole))
-    solver.run()
-    status = solver.getModelStatus()
-    solution, info = solver.getSolution(), solver.getInfo()
-    values, reduced = [0.0] * len(program.columns), [0.0] * len(program.columns)
-    solved = status in (highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kSolutionLimit)
-    if not solved or not solution.value_valid:
-        return None
-    for k, j in enumerate(used):
-        values[j] = solution.col_value[k]
-        reduced[j] = 0.0 if whole else solution.col_dual[k]
-    objective = info.objective_function_value
-    return _Answer(objective, info.mip_dual_bound if whole else objective, values, reduced)
+class _Solver:
+    """The program as HiGHS holds it: each solution begins at the one before."""
+
+    def __init__(self, costs: Sequence[float], rows: Sequence[Row]) -> None:
+        self._highs = _Highs()
+        for option, value in OPTIONS.items():
+            self._highs.setOptionValue(option, value)
+        self._count = len(costs)
+        self._highs.passModel(_model(costs, rows))
+
+    def set_cost(self, column: int, cost: float) -> None:
+        """Another cost."""
+        self._highs.changeColCost(column, cost)
+
+    def close(self, column: int) -> None:
+        """The column can be in no solution any more."""
+        self._highs.changeColBounds(column, 0.0, 0.0)
+
+    def add_row(self, row: Row) -> None:
+        """One more row."""
+        low, high, terms = row
+        places = np.array(sorted(terms), dtype=np.int32)
+        values = np.array([terms[j] for j in sorted(terms)])
+        self._highs.addRow(low, high, len(terms), places, values)
+
+    def make_whole(self) -> None:
+        """No halves of columns from here on."""
+        places = np.arange(self._count, dtype=np.int32)
+        kinds = np.array([highspy.HighsVarType.kInteger] * self._count)
+        self._highs.changeColsIntegrality(self._count, places, kinds)
+        self._whole = True
+
+    _whole = False
+
+    def solve(self) -> _Answer | None:
+        """The best solution; None when there is none."""
+        self._highs.run()
+        solution, info = self._highs.getSolution(), self._highs.getInfo()
+        if self._highs.getModelStatus() not in SOLVED or not solution.value_valid:
+            return None
+        objective = info.objective_function_value
+        bound = info.mip_dual_bound if self._whole else objective
+        reduced = [0.0] * self._count if self._whole else list(solution.col_dual)
+        return _Answer(objective, bound, list(solution.col_value), reduced)
 
 
-def _model(program: _Program, used: Sequence[int], whole: bool) -> highspy.HighsLp:
-    place = {j: k for k, j in enumerate(used)}
-    rows = [(low, high, _placed(row, place)) for low, high, row in program.rows]
+def _model(costs: Sequence[float], rows: Sequence[Row]) -> highspy.HighsLp:
     model = highspy.HighsLp()
-    model.num_col_, model.num_row_ = len(used), len(rows)
-    model.col_cost_ = np.array([program.costs[j] for j in used])
-    model.col_lower_ = np.zeros(len(used))
-    model.col_upper_ = np.ones(len(used))
+    model.num_col_, model.num_row_ = len(costs), len(rows)
+    model.col_cost_ = np.array(costs)
+    model.col_lower_ = np.zeros(len(costs))
+    model.col_upper_ = np.ones(len(costs))
     model.row_lower_ = np.array([low for low, _, _ in rows])
     model.row_upper_ = np.array([high for _, high, _ in rows])
+    terms = [sorted(row.items()) for _, _, row in rows]
     matrix = model.a_matrix_
     matrix.format_ = highspy.MatrixFormat.kRowwise
-    matrix.start_ = np.cumsum([0, *(len(row) for _, _, row in rows)])
-    matrix.index_ = np.array([k for _, _, row in rows for k, _ in row], dtype=np.int32)
-    matrix.value_ = np.array([x for _, _, row in rows for _, x in row])
-    if whole:
-        model.integrality_ = [highspy.HighsVarType.kInteger] * len(used)
+    matrix.start_ = np.cumsum([0, *map(len, terms)])
+    matrix.index_ = np.array([j for row in terms for j, _ in row], dtype=np.int32)
+    matrix.value_ = np.array([x for row in terms for _, x in row])
     return model
-
-
-def _placed(row: dict[int, float], place: dict[int, int]) -> list[tuple[int, float]]:
-    return [(place[j], x) for j, x in sorted(row.items()) if j in place]
 
 
 def covers(region: Region, columns: Iterable[Column]) -> bool:

@@ -20,6 +20,7 @@ from ..passes.close import Unfusable
 from .cover import Cover, cheapest_cover, covers, find_circle
 from .enumerate import Column, enumerate_columns
 from .evaluate import Evaluator
+from .glue import Glued, glue
 from .improve import MOST_REPEATS, neighbours
 from .legality import Legality
 from .peak import Divide
@@ -28,6 +29,8 @@ from .regions import Region
 
 BYTE_SHARE = 1e-6
 """Of two plans of equal time the one with fewer bytes: their time counts this share."""
+MOST_UNITS = 128
+"""Units of a region whose columns may be few enough to be listed."""
 MOST_POOLED = 160
 """Units of a region whose groups a pool of columns may improve; in a larger one they stay."""
 
@@ -121,6 +124,13 @@ class Prices:
                 partial |= 1 << k
         return ~partial
 
+    def glued(self) -> Glued:
+        """The region with fewer units."""
+        evaluator = self.evaluator
+        alone = [self._cost(Column(1 << k, 1 << k)) for k in range(len(self.region.units))]
+        us_per_byte = 1e6 / evaluator.target.copy_bandwidth
+        return glue(self.region, alone, evaluator.value_bytes, us_per_byte)
+
     def floor(self) -> float:
         """A lower bound of the whole region: its inputs once, its results once, one launch."""
         everything = (1 << len(self.region.units)) - 1
@@ -156,9 +166,8 @@ def best_groups(
         return Answer(tuple(known), prices.us(known), min(prices.us(known), floor), "floor")
     if cost <= floor * (1 + 1e-9):
         return _answer(prices, known, floor, "exact")
-    columns = enumerate_columns(prices.region)
-    if columns is not None:
-        found = _search(prices, columns, known)
+    found = _exactly(prices, known)
+    if found is not None:
         best = _better(prices, found, known)
         return _answer(prices, best, max(floor, found.bound), "exact")
     best = known
@@ -176,6 +185,26 @@ def _answer(
     if bound >= (prices.total(best) or us) * (1 - 2 * BYTE_SHARE):
         return Answer(tuple(best), us, us, "exact")
     return Answer(tuple(best), us, bound / (1 + BYTE_SHARE), kind)
+
+
+def _exactly(prices: Prices, known: Sequence[Column]) -> Cover | None:
+    """The cheapest cover by all columns; None where they are too many to list."""
+    if len(prices.region.units) > MOST_UNITS:
+        return None
+    columns = enumerate_columns(prices.region)
+    if columns is not None:
+        return _search(prices, columns, known)
+    small = prices.glued()
+    columns = enumerate_columns(small.region)
+    if columns is None:
+        return None
+    whole = {c: small.column(c) for c in columns}
+    cost = prices.total(known)
+    assert cost is not None
+    costs = [prices.at_least(w) for w in whole.values()]
+    found = cheapest_cover(small.region, columns, costs, lambda c: prices.weight(whole[c]), cost)
+    chosen = None if found.columns is None else tuple(whole[c] for c in found.columns)
+    return Cover(chosen, found.cost, found.bound - small.slack_us)
 
 
 def _search(prices: Prices, columns: Sequence[Column], best: Sequence[Column]) -> Cover:

@@ -75,15 +75,15 @@ class Region:
 
     @cached_property
     def beside(self) -> tuple[int, ...]:
-        """Of each unit, the units that read one of the values which it reads."""
-        readers: dict[str, int] = {}
+        """Of each unit, the units that read a value which it reads, or compute an atom of its."""
+        readers: dict[str | int, int] = {}
         for k, u in enumerate(self.units):
-            for name in u.reads:
+            for name in (*u.reads, *u.atoms):
                 readers[name] = readers.get(name, 0) | 1 << k
         found = []
         for k, u in enumerate(self.units):
             mask = 0
-            for name in u.reads:
+            for name in (*u.reads, *u.atoms):
                 mask |= readers[name]
             found.append(mask & ~(1 << k))
         return tuple(found)
