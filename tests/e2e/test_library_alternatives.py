@@ -90,8 +90,11 @@ class Branches(nn.Module):
         return [branch(x) for branch in self.branches]
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("numerics", ["eager", "fast"])
+@pytest.mark.parametrize(
+    ("numerics", "dtype"),
+    [("eager", torch.bfloat16), ("fast", torch.bfloat16), ("fast", torch.float32)],
+    ids=str,
+)
 def test_activations(numerics: str, dtype: torch.dtype, taken: list[Any]) -> None:
     made = [make() for make in ACTIVATIONS.values()]
     linear = [products(act, 1 + k / 8) for k, act in enumerate(made)]
@@ -202,9 +205,10 @@ class Logits(nn.Module):
         return made
 
 
-@pytest.mark.parametrize("numerics", ["eager", "fast"])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("numerics", "dtype"), [("fast", torch.bfloat16), ("fast", torch.float32)], ids=str
+)
 def test_resnet(numerics: str, dtype: torch.dtype, taken: list[Any]) -> None:
-    model, inputs = build("resnet", dtype, deep=True)
+    model, inputs = build("resnet", dtype)
     check(Logits(model), inputs["pixel_values"], calls=1, numerics=numerics)
-    assert numerics == "eager" or len(taken) > 4
+    assert len(taken) > 4

@@ -16,10 +16,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..base.dtype import f16, f32
-from ..base.sym import Dim
 from ..ir.graph import Graph, Node, Ref, Scalar, Value
+from ..ir.types import TensorType
 from ..ops.epilogues import Named, activation_of
 from ..ops.library_reference import pair
+from ..ops.rules import is_dense
 from .alternatives import Alternative, Declined, Exactness, Found
 from .chains import is_stored, sole_reader
 from .library_epilogues import DTYPES, ONEDNN
@@ -296,23 +297,38 @@ def _call(chain: _Chain, writer: Writer) -> Value:
 
 
 def _folded(chain: _Chain, writer: Writer) -> tuple[Value, Value | None]:
-    """Weight and bias: w * s and b * s + h, computed in f32 and rounded once."""
+    """Weight and bias: w * s and b * s + h, computed in f32 and rounded once.
+
+    They lie in one buffer, the weight in its own order of dimensions: one kernel makes both.
+    """
     weight, bias = chain.convolution.values[1], chain.bias
     channels = chain.value.type.shape[1]
-    flat: tuple[Dim, ...] = (channels,)
     if bias is not None:
-        bias = writer.viewed(bias, flat)
+        bias = writer.viewed(bias, (channels,))
     if chain.norm is None:
         return weight, bias
-    dtype = weight.type.dtype
-    scale, shift = chain.norm
-    along = writer.viewed(scale, (channels, *(1 for _ in weight.type.shape[1:])))
-    scaled = _as(writer("mul", _as(weight, f32, writer), along), dtype, writer)
-    moved = writer.viewed(shift, flat)
+    scale, shift = (writer.viewed(end, (channels,)) for end in chain.norm)
     if bias is not None:
-        wide = _as(bias, f32, writer)
-        moved = writer("multiply_add", wide, writer.viewed(scale, flat), moved)
-    return scaled, _as(moved, dtype, writer)
+        shift = writer("multiply_add", _as(bias, f32, writer), scale, shift)
+    order = _outermost_first(weight.type)
+    lying = writer.permuted(weight, order)
+    along = writer.viewed(scale, [channels if d == 0 else 1 for d in order])
+    scaled = writer("mul", _as(lying, f32, writer), along)
+    count = weight.type.numel
+    both = writer("cat", writer.viewed(scaled, (count,)), shift, dim=0)
+    both = _as(both, weight.type.dtype, writer)
+    first = writer("slice", both, dim=0, start=0, end=count, step=1)
+    rest = writer("slice", both, dim=0, start=count, end=both.type.shape[0], step=1)
+    back = [order.index(d) for d in range(len(order))]
+    return writer.permuted(writer.viewed(first, lying.type.shape), back), rest
+
+
+def _outermost_first(kind: TensorType) -> tuple[int, ...]:
+    """Dimensions in the order in which a dense tensor's memory holds them."""
+    if not is_dense(kind):
+        return tuple(range(kind.rank))
+    numbers: list[Any] = list(kind.strides)
+    return tuple(sorted(range(kind.rank), key=lambda d: -numbers[d]))
 
 
 def _as(x: Value, dtype: Any, writer: Writer) -> Value:
