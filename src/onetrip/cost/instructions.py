@@ -64,7 +64,7 @@ NARROW: dict[str, tuple[float, float]] = {"f8e4m3": (20, 0), "f8e5m2": (20, 0)}
 """Casts to these dtypes are spelled with integers."""
 FOLDED = 3.0
 """A combination is done once an element, and costs twice as much again where lanes are joined."""
-PHILOX = 26
+PHILOX = {"cuda": 26.0, "cpu": 75.0}
 """Instructions of one uniform number, where each counter's four words are used."""
 WIDE = 2
 """Instructions of a 64-bit integer operation, in 32-bit ones."""
@@ -76,10 +76,9 @@ def issued(computed: Iterable[Computed], device: str, hints: Hints = NO_HINTS) -
     Args:
         device: `cuda` or `cpu`.
     """
-    prices = PRICES[device]
     found = [0.0, 0.0, 0.0]
     for e, over, share in computed:
-        plain, special = _price(e, prices)
+        plain, special = _price(e, device)
         if plain:
             count = number(over, hints) * share
             found[2 if _is_double(e) else 0] += plain * count
@@ -130,13 +129,13 @@ def _range(e: Expr) -> float | None:
     return None
 
 
-def _price(e: Expr, prices: Mapping[str, tuple[float, float]]) -> tuple[float, float]:
+def _price(e: Expr, device: str) -> tuple[float, float]:
     if isinstance(e, Apply):
-        plain, special = prices.get(e.op, ONE)
+        plain, special = PRICES[device].get(e.op, ONE)
         wide = any(not a.dtype.is_float and a.dtype.bits == 64 for a in e.args)
         return (plain * WIDE, special) if wide else (plain, special)
     if isinstance(e, Rng):
-        return float(PHILOX), 0.0
+        return PHILOX[device], 0.0
     if isinstance(e, Cast):
         return NARROW.get(e.dtype.name, ONE)
     return ONE if isinstance(e, Load) else (0.0, 0.0)
