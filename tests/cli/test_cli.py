@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from onetrip.cli import main
 from onetrip.cli.main import COMMANDS
 from onetrip.cli.targets import scaled, shown
+from onetrip.target import load, profile
 
 FAST = ("--size", "tiny", "--rounds", "3", "--seconds", "0.01", "--against", "eager,onetrip")
 
@@ -91,3 +92,26 @@ def test_bench_is_status_1_where_onetrip_fails() -> None:
     found = run("bench", "blocks", "--only", "tiny", "--backend", "no_such_backend", *FAST)
     assert found.exit_code == 1
     assert "tiny, onetrip: failed" in found.output
+
+
+def test_bench_model_measures_a_record_and_predicts_it_again(tmp_path: Path) -> None:
+    args = ("bench", "model", "--only", "full_reduce", "--size", "tiny")
+    found = run(*args, "--out", str(tmp_path))
+    assert found.exit_code == 0, found.output
+    assert "error of the cost model of cpu" in found.output
+    (path,) = tmp_path.glob("costs-cpu-*.json")
+    again = run("bench", "model", "--record", str(path), "--json")
+    assert again.exit_code == 0
+    measured, predicted = json.loads(path.read_text()), json.loads(again.stdout)
+    assert predicted["kernels"] == measured["kernels"]
+    assert predicted["kernels"][0]["nest"].startswith("nest {")
+
+
+def test_a_profile_stands_wherever_a_target_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "here.toml"
+    path.write_text(profile(load("h200"), "here", {"launch_us": (7.5, "measured: by a test")}))
+    found = run("targets", str(path))
+    assert found.exit_code == 0
+    assert "7.5 us" in found.output and "by a test" in found.output
+    path.write_text("name = ")
+    assert run("targets", str(path)).exit_code != 0
