@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from builds import watched
 from checks import check, wide
 from spellings import BATCH, HEADS, LENGTH, WIDTH, Spelling, spellings
 from torch import Tensor, nn
@@ -170,6 +172,20 @@ def test_a_cut_inside_keeps_the_attention_apart() -> None:
     assert groups_of(apart) == ["bmm", "bmm"]
     assert [a.code for a in apart.alternatives] == ["by-user"]
     assert apart.estimated_us > plan.estimated_us
+
+
+def test_a_file_with_a_cut_inside_is_honoured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs, path = FIVE[0].inputs(torch.float32), tmp_path / "plan.json"
+    planned = onetrip.plan(FIVE[0], inputs, target="cpu").cut("softmax", "bmm#1")
+    planned.save(path)
+    assert onetrip.load_plan(path) == planned
+    built = watched(monkeypatch)
+    torch._dynamo.reset()
+    with torch.no_grad():
+        onetrip.compile(FIVE[0].__call__, plan=path)(*inputs)
+    assert [g.kind for b in built for g in b.analyzed.plan.groups].count("contraction") == 2
 
 
 def test_eager_search_takes_no_alternative() -> None:
