@@ -131,11 +131,13 @@ def unary(
     samples: Sequence[Sample] = FLOATS + INTS[:1],
     types: TypeRule | None = None,
     target: str = "",
+    also: Sequence[str] = (),
     **more: Any,
 ) -> Op:
-    """A float function of one operand; integers and bool become f32."""
+    """A float function of one operand; integers and bool become f32. ATen may call it `also` so."""
+    forms = [f for t in (target or name, *also) for f in default_form(t)]
     return elementwise(
-        name, default_form(target or name), without_attrs(body), plain(reference), samples,
+        name, forms, without_attrs(body), plain(reference), samples,
         types=types or pointwise(promoted_float), compute=in_output, **more,
     )  # fmt: skip
 

@@ -210,6 +210,16 @@ def _np_polygamma(order: int, x: Any) -> Any:
 # ---------------------------------------------------------------- short combinations
 
 
+def _spherical_bessel(x: Expr) -> Expr:
+    """sin(x) / x; near 0 its Taylor series, the sum of (-x^2)^k / (2 k + 1)!, and 0 at infinity."""
+    square = mul(x, x)
+    series: Expr = m.const(0, x.dtype)
+    for k in reversed(range(7)):
+        series = add(mul(series, square), (-1) ** k / math.factorial(2 * k + 1))
+    far = where(m.eq(m.absolute(x), math.inf), 0.0, div(apply("sin", x), x))
+    return where(m.lt(m.absolute(x), 0.5), series, far)
+
+
 def _sinc(x: Expr, at: Attrs) -> Expr:
     """sin(pi x) / (pi x), 1 at 0; eager's CPU kernel rounds every step."""
     near = at["common"] if at["common"].is_float and not at["gpu"] else x.dtype
@@ -252,10 +262,16 @@ def _angle(x: Expr) -> Expr:
 
 WHOLE = FLOATS + INTS[:1]
 OPS: tuple[Op, ...] = (
-    unary("i0", _bessel(0, False), _np_bessel(0, False)),
+    unary("i0", _bessel(0, False), _np_bessel(0, False), also=("special_modified_bessel_i0",)),
     unary("special_i0e", _bessel(0, True), _np_bessel(0, True)),
-    unary("special_i1", _bessel(1, False), _np_bessel(1, False)),
+    unary("special_i1", _bessel(1, False), _np_bessel(1, False),
+          also=("special_modified_bessel_i1",)),
     unary("special_i1e", _bessel(1, True), _np_bessel(1, True)),
+    elementwise("special_spherical_bessel_j0", default_form("special_spherical_bessel_j0", ("x",)),
+                without_attrs(_spherical_bessel),
+                plain(lambda x: np.where(x == 0, 1.0, np.sin(x) / np.where(x == 0, 1, x))),
+                (FLOATS[0], FLOATS[3], INTS[0]), types=pointwise(promoted_float),
+                compute=in_output),
     unary("digamma", _digamma, lambda x: _np_polygamma(0, x), samples=FLOATS),
     elementwise("polygamma", default_form("polygamma", ("self",), ("n",)), with_attrs(_polygamma),
                 lambda x, at: _np_polygamma(at["n"], x),
