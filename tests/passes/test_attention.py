@@ -102,12 +102,18 @@ def keep(*shape: int) -> Tensor:
     return found
 
 
+def tempered(q: Tensor, k: Tensor, v: Tensor, by: Tensor) -> Tensor:
+    """A scale that is known when it runs."""
+    return ((q @ k.mT) * by).softmax(-1) @ v
+
+
 CASES: dict[str, tuple[Fn, list[Tensor]]] = {
     "plain": (plain, qkv(B, H)),
     "windowed": (windowed, [*qkv(B * 3, H), torch.where(keep(3, T, T), 0.0, -math.inf)]),
     "heads_last": (heads_last, [*tokens(*qkv(B, H)), ~keep(T, T)]),
     "old_style": (old_style, [*qkv(B, H), (torch.arange(T) < 7).float().expand(B, T).clone()]),
     "matrices": (matrices, qkv()),
+    "tempered": (tempered, [*qkv(B, H), torch.tensor(-0.4)]),
     "turned": (turned, [*qkv(B, H), keep(T, T).mT.contiguous()]),
 }
 

@@ -76,6 +76,8 @@ def call_attention(
     q, k, v = (None if x is None else x.value for x in operands)
     if q is None or k is None or v is None:
         return f"scores and result are of other precision ({dtype.name})"
+    for factor in scores.factors:
+        q = write("mul", q, factor)
     scale = scores.scale
     for x in operands:
         scale *= x.factor if x is not None else 1.0

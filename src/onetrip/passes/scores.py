@@ -53,6 +53,7 @@ class Scores:
     Attributes:
         product: the node that multiplies.
         nodes: the nodes after it, in order.
+        factors: tensors of one number that scale it as well.
         frames: how its elements lie in the values on the way, the last in the softmax' operand.
     """
 
@@ -61,6 +62,7 @@ class Scores:
     frames: tuple[TensorType, ...]
     scale: float
     terms: tuple[Term, ...]
+    factors: tuple[Value, ...] = ()
 
     @property
     def frame(self) -> TensorType:
@@ -216,8 +218,13 @@ def _times(s: Scores, by: float) -> Answer:
 
 
 def _mul(s: Scores, node: Node, position: int, graph: Graph) -> Answer:
-    by = number_of(graph, node.inputs[1 - position])
-    return "the scores are multiplied by a tensor" if by is None else _times(s, by)
+    other = node.inputs[1 - position]
+    by = number_of(graph, other)
+    if by is not None:
+        return _times(s, by)
+    if isinstance(other, Value) and other.type.rank == 0 and not s.terms:
+        return replace(s, factors=(*s.factors, other))
+    return "the scores are multiplied by a tensor"
 
 
 def _div(s: Scores, node: Node, position: int, graph: Graph) -> Answer:
