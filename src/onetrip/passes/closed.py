@@ -7,14 +7,14 @@ out. Must not know what the values are for.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from ..base.dtype import DType, bf16, bool_, f16, f32, f64, i32, i64
 from ..base.sym import Sym
-from ..ir.graph import Node, Operand, Value
+from ..ir.graph import Graph, Node, Operand, Scalar, Value
 from ..ops.schema import Opaque, Random
 from ..ops.table import OPS
 
@@ -86,3 +86,28 @@ def _is_symbolic(x: Operand | Any) -> bool:
     if isinstance(x, tuple):
         return any(map(_is_symbolic, x))
     return isinstance(getattr(x, "value", x), Sym)
+
+
+# ------------------------------------------------------------------ one number everywhere
+
+
+def number_of(graph: Graph, x: Operand) -> float | None:
+    """The number that an operand is everywhere; None where it is no constant."""
+    for node in _makers(graph, x):
+        if node.op == "full":
+            x = Scalar(node.attr["fill_value"])
+        elif node.op == "scalar_tensor":
+            x = Scalar(node.attr["s"])
+    known = x.value if isinstance(x, Scalar) else None
+    return float(known) if isinstance(known, int | float) else None
+
+
+def _makers(graph: Graph, x: Operand) -> Iterator[Node]:
+    """The maker of a value, and those behind movements and casts that leave a constant one."""
+    while isinstance(x, Value) and (node := graph.producers.get(x.name)) is not None:
+        yield node
+        if node.op not in ("expand", "view", "to", "clone", "permute", "unsqueeze") or not (
+            node.values
+        ):
+            return
+        x = node.values[0]

@@ -16,7 +16,8 @@ from ..base.sym import Dim, mul, product
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import TensorType, contiguous_strides, same_shape
 from ..ops.rules import same_dim
-from .scores import along, lying, number_of, restrided
+from .closed import number_of
+from .scores import along, lying, restrided
 from .writer import Writer
 
 Extent = tuple[Dim, Dim]

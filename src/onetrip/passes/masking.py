@@ -22,9 +22,9 @@ from ..base.dtype import DType, bf16, bool_, f16, f32, f64
 from ..base.sym import Dim
 from ..ir.graph import Graph, Value
 from ..ir.types import contiguous_strides
-from .closed import Closed
+from .closed import Closed, number_of
 from .heads import Heads
-from .scores import Term, number_of
+from .scores import Term
 from .terms import aligned, form_of, total
 from .writer import Writer
 

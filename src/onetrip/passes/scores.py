@@ -11,17 +11,18 @@ along these nodes. Must not know what the scores are for.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ..base.errors import Unsupported
 from ..base.sym import Dim, product
-from ..ir.graph import Graph, Node, Operand, Scalar, Value
+from ..ir.graph import Graph, Node, Operand, Value
 from ..ir.types import TensorType, same_shape
 from ..ops.rules import same_dim
 from ..ops.schema import Movement
 from ..ops.shapes import reshape_strides
 from ..ops.table import OPS
+from .closed import number_of
 
 PRODUCTS = {"bmm": 0, "mm": 0, "baddbmm": 1, "addmm": 1}
 """Products of matrices, with the position of the left one among their operands."""
@@ -280,25 +281,3 @@ _RULES: dict[str, Rule] = {
     "masked_fill": _masked_fill,
     "where": _where,
 }
-
-
-def number_of(graph: Graph, x: Operand) -> float | None:
-    """The number that an operand is everywhere; None where it is no constant."""
-    for node in _makers(graph, x):
-        if node.op == "full":
-            x = Scalar(node.attr["fill_value"])
-        elif node.op == "scalar_tensor":
-            x = Scalar(node.attr["s"])
-    known = x.value if isinstance(x, Scalar) else None
-    return float(known) if isinstance(known, int | float) else None
-
-
-def _makers(graph: Graph, x: Operand) -> Iterator[Node]:
-    """The maker of a value, and those behind movements and casts that leave a constant one."""
-    while isinstance(x, Value) and (node := graph.producers.get(x.name)) is not None:
-        yield node
-        if node.op not in ("expand", "view", "to", "clone", "permute", "unsqueeze") or not (
-            node.values
-        ):
-            return
-        x = node.values[0]
