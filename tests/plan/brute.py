@@ -71,8 +71,8 @@ class Brute:
         """Every allowed group, priced."""
         found: list[Group] = []
         for atoms in self._connected():
-            for stored in _subsets(self._wanted_outside(atoms)):
-                group = self._group(atoms, stored)
+            for stored in _subsets(atoms):
+                group = self._group(atoms, stored) if self._is_wanted(atoms, stored) else None
                 if group is not None:
                     found.append(group)
         return found
@@ -106,10 +106,14 @@ class Brute:
     def _leads(self, a: int, b: int) -> bool:
         return a == b or any(self._leads(r, b) for r in self._readers(a) if r <= b)
 
-    def _wanted_outside(self, atoms: Atoms) -> Atoms:
-        return frozenset(
-            k for k in atoms if self._is_needed(k) or any(r not in atoms for r in self._readers(k))
-        )
+    def _is_wanted(self, atoms: Atoms, stored: Atoms) -> bool:
+        """Whether each stored value is read elsewhere, be it by an atom that is repeated there."""
+        wanted: set[int] = set()
+        for k in sorted(atoms, reverse=True):
+            readers = set(self._readers(k))
+            if self._is_needed(k) or readers - atoms or (readers & wanted) - stored:
+                wanted.add(k)
+        return stored <= wanted
 
     def _connected(self) -> Iterator[Atoms]:
         """Every set of atoms joined by edges or common reads; a library call stands alone."""

@@ -32,6 +32,19 @@ class Column:
     stored: int
 
 
+def wanted(region: Region, units: int, stored: int) -> int:
+    """Units of a group that something reads elsewhere, or that is made of one not stored here.
+
+    What is computed here and not stored may be computed again elsewhere, from what is stored.
+    """
+    found = 0
+    for k in reversed(list(bits(units))):
+        readers = region.consumers[k]
+        if region.escapes >> k & 1 or readers & ~units or readers & found & ~stored:
+            found |= 1 << k
+    return found
+
+
 State = tuple[int, int, int]
 """Units, stored units, and those that do not meet the others yet."""
 
@@ -88,9 +101,8 @@ class _Growth:
         return sum(1 << p for p in bits(above) if (region.above[p] | 1 << p) & stored)
 
     def is_wanted(self, units: int, stored: int) -> bool:
-        """Whether each stored unit has a reader elsewhere."""
-        region = self.region
-        return all(region.escapes >> k & 1 or region.consumers[k] & ~units for k in bits(stored))
+        """Whether each stored unit has a reader elsewhere: also one inside that is repeated."""
+        return not stored & ~wanted(self.region, units, stored)
 
     def moves(self, state: State, between: int) -> Iterator[State]:
         """The next larger groups."""
@@ -125,7 +137,7 @@ class _Growth:
         units, stored, _ = state
         units |= 1 << p
         yield units, stored, apart
-        if self.region.escapes >> p & 1 or self.region.consumers[p] & ~units:
+        if wanted(self.region, units, stored) >> p & 1:
             yield units, stored | 1 << p, apart
 
     def _above(self, units: int) -> int:

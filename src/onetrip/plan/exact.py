@@ -79,15 +79,15 @@ class Prices:
 
     def stored(self, column: Column) -> tuple[str, ...]:
         """The values that a column writes to memory, in graph order."""
+        units = [self.region.units[k] for k in bits(column.stored)]
+        names = [n for u in units for n in u.makes if len(u.makes) == 1 or self._leaves(n, column)]
+        return tuple(sorted(names, key=self.evaluator.index.maker.__getitem__))
+
+    def _leaves(self, name: str, column: Column) -> bool:
+        """Whether one of several values of a unit is read outside a column."""
         index = self.evaluator.index
-        inside = set(self.region.atoms_of(column.units))
-        names = [n for k in bits(column.stored) for n in self.region.units[k].makes]
-        found = [
-            n
-            for n in names
-            if n in index.needed or not inside.issuperset(index.readers.get(n, (-1,)))
-        ]
-        return tuple(sorted(found, key=lambda n: index.maker[n]))
+        readers = index.readers.get(name, (-1,))
+        return name in index.needed or not set(self.region.atoms_of(column.units)) >= set(readers)
 
     def at_least(self, column: Column) -> float:
         """A lower bound of `weight`: a launch, each value read once, each result written once."""

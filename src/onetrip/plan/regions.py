@@ -76,16 +76,12 @@ class Region:
     @cached_property
     def beside(self) -> tuple[int, ...]:
         """Of each unit, the units that read a value which it reads, or compute an atom of its."""
-        readers: dict[str | int, int] = {}
-        for k, u in enumerate(self.units):
-            for name in (*u.reads, *u.atoms):
+        shared = [(*u.reads, *map(str, u.atoms)) for u in self.units]  # no value is a number
+        readers: dict[str, int] = {}
+        for k, names in enumerate(shared):
+            for name in names:
                 readers[name] = readers.get(name, 0) | 1 << k
-        found = []
-        for k, u in enumerate(self.units):
-            mask = 0
-            for name in (*u.reads, *u.atoms):
-                mask |= readers[name]
-            found.append(mask & ~(1 << k))
+        found = [_any(readers[n] for n in names) & ~(1 << k) for k, names in enumerate(shared)]
         return tuple(found)
 
     @cached_property

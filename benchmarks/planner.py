@@ -1,0 +1,147 @@
+"""Plans of seven models for a GPU that need not be here. Writes results/checks/planner-h200.json.
+
+    python benchmarks/planner.py [--target NAME] [--only MODELS] [--out FOLDER]
+
+Models and shapes are those of the rows of `onetrip bench models`, with weights that take no memory.
+For each model, inference and training, and for three searches: kernels, bytes moved, the estimate
+and the processor's seconds; for the search that proves its plans also the bound, its kind and the
+gap. The searches plan the same graph, with the same alternatives taken and the same legality.
+
+Exit status 1 when a greedy search is better than `best` in any row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from onetrip.api.pipeline import Analyzed, analyze
+from onetrip.base.options import parse_options
+from onetrip.bench import models
+from onetrip.bench.engine import versions
+from onetrip.frontend.ahead import capture_graphs
+from onetrip.plan.plan import GraphPlan
+from onetrip.plan.search import Search, plan_graph
+from onetrip.target import load
+
+HERE = Path(__file__).parent
+LANGUAGE = ("bert", "gpt2", "llama", "t5")
+IMAGES = ("vit", "resnet", "convnext")
+SEARCHES: tuple[Search, ...] = ("best", "greedy-bytes", "greedy-time")
+Record = dict[str, Any]
+
+
+def model_and_input(name: str, training: bool) -> tuple[nn.Module, Tensor]:
+    """A model of the suite at its shapes for a GPU, on the meta device, in bf16."""
+    row = next(r for r in models.MODELS if r.name == name)
+    batch, side, *sizes = row.sizes["cuda"]
+    build = getattr(models, name)
+    given = (*sizes, side) if name == "vit" else sizes
+    with torch.device("meta"):
+        model = models.First(build(*given)).to(torch.bfloat16).eval()
+        if name in LANGUAGE:
+            x = torch.zeros(batch, side, dtype=torch.int64)
+        else:
+            x = torch.zeros(batch, 3, side, side, dtype=torch.bfloat16)
+    for weight in model.parameters():
+        weight.requires_grad_(training)
+    return model, x
+
+
+def record_of(name: str, training: bool, target_name: str) -> Record:
+    """What the three searches make of one model."""
+    target = load(target_name)
+    model, x = model_and_input(name, training)
+    device = torch.device(target.device)
+    graphs = capture_graphs(model, (x,), None, device=device, training=training)
+    options = parse_options(None, {"search": "best"})
+    analyzed = [analyze(g, target, options) for g in graphs]
+    found: Record = {
+        "model": name,
+        "mode": "training" if training else "inference",
+        "nodes": sum(len(a.graph.nodes) for a in analyzed),
+    }
+    for search in SEARCHES:
+        found[search] = summed([planned(a, search) for a in analyzed], search)
+    return found
+
+
+def planned(analyzed: Analyzed, search: Search) -> tuple[GraphPlan, float]:
+    """The plan of a graph by one search, and the processor's seconds that it took."""
+    nests = analyzed.problem.lower(analyzed.graph)
+    began = time.process_time()
+    plan = plan_graph(analyzed.graph, nests, analyzed.target, search=search, hints=analyzed.hints)
+    return plan, time.process_time() - began
+
+
+def summed(plans: Sequence[tuple[GraphPlan, float]], search: Search) -> Record:
+    """The figures of a model's graphs together."""
+    us = sum(p.estimated_us for p, _ in plans)
+    found: Record = {
+        "kernels": sum(p.kernels for p, _ in plans),
+        "traffic_bytes": sum(p.traffic_bytes for p, _ in plans),
+        "estimated_us": round(us, 3),
+        "seconds": round(sum(s for _, s in plans), 2),
+    }
+    if search == "best":
+        bound = sum(p.bound_us for p, _ in plans)
+        exact = all(p.totals.bound_kind == "exact" for p, _ in plans)
+        found["bound_us"] = round(bound, 3)
+        found["bound_kind"] = "exact" if exact else "floor"
+        found["gap_percent"] = round(100 * (us / bound - 1), 3)
+    return found
+
+
+def line(found: Mapping[str, Any]) -> str:
+    """A row in one line of the terminal."""
+    best = found["best"]
+    rivals = " ".join(f"{s} {found[s]['estimated_us']:.1f}" for s in SEARCHES[1:])
+    return (
+        f"{found['model']:9}{found['mode']:10} {best['kernels']:4} kernels "
+        f"{best['estimated_us']:9.1f} us bound {best['bound_us']:9.1f} {best['bound_kind']} "
+        f"gap {best['gap_percent']:.3f} % in {best['seconds']} s; {rivals}"
+    )
+
+
+def is_best(found: Mapping[str, Any]) -> bool:
+    """Whether no greedy search is better."""
+    us = found["best"]["estimated_us"]
+    return all(us <= found[s]["estimated_us"] for s in SEARCHES)
+
+
+def main() -> int:
+    """Plans the models that are asked for and writes the file."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--target", default="h200")
+    parser.add_argument("--only", help="models, with commas")
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "checks")
+    chosen = parser.parse_args()
+    names = chosen.only.split(",") if chosen.only else [*LANGUAGE, *IMAGES]
+    rows: list[Record] = []
+    for name in names:
+        for training in (False, True):
+            rows.append(record_of(name, training, chosen.target))
+            print(line(rows[-1]), flush=True)
+    report = {
+        "date": date.today().isoformat(),
+        "target": chosen.target,
+        "versions": versions(),
+        "models": rows,
+    }
+    chosen.out.mkdir(parents=True, exist_ok=True)
+    path = chosen.out / f"planner-{chosen.target}.json"
+    path.write_text(json.dumps(report, indent=1) + "\n")
+    return 0 if all(map(is_best, rows)) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
