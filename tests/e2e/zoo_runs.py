@@ -187,8 +187,9 @@ def library_calls(analyzed: Iterable[Analyzed]) -> list[Node]:
     return [
         node
         for a in analyzed
-        for node in a.graph.nodes
-        if node.name not in a.nests and node.op != "seed" and not is_anchor(node)
+        for nests in (a.problem.lower(a.plan.graph),)
+        for node in a.plan.graph.nodes
+        if node.name not in nests and node.op != "seed" and not is_anchor(node)
     ]
 
 
