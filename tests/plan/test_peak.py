@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from onetrip.cost.sizes import number
 from onetrip.ir.graph import Graph, Value
+from onetrip.plan import peak
 from onetrip.plan.assemble import execution_order
 from onetrip.plan.constraints import NO_CONSTRAINTS, Constraints
 from onetrip.plan.decision import Decision
@@ -129,3 +130,11 @@ def test_the_highest_step_is_found() -> None:
         == max(sum(s.first <= k <= s.last for s in spans) for k in range(len(order)))
         == sum(s.first <= at <= s.last for s in spans)
     )
+
+
+def test_the_lightest_divide_that_is_enough_is_taken() -> None:
+    """A small value made early is kept apart, not the large one that stands beside it."""
+    large, small, other = (1, 2), (4, 8), (16, 32)
+    assert peak._enough({large: 2244, small: 132, other: 500}, 132) == [small]
+    assert peak._enough({large: 2244, small: 132, other: 500}, 2500) == [large, other]
+    assert peak._enough({small: 132}, 1000) == [small]

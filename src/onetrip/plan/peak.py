@@ -150,12 +150,16 @@ def _divide(part: Part, place: int) -> Divide | None:
 
 
 def _enough(found: Mapping[Divide, int], excess: int) -> list[Divide]:
-    """The heaviest divides that together may remove the excess."""
+    """Divides that together may remove the excess: the heaviest, and last the lightest that is
+    enough for what is left."""
     chosen: list[Divide] = []
-    for divide, held in sorted(found.items(), key=lambda item: (-item[1], item[0])):
-        if excess > 0:
-            chosen.append(divide)
-            excess -= held
+    heaviest = sorted(found.items(), key=lambda item: (-item[1], item[0]))
+    while excess > 0 and heaviest:
+        enough = [item for item in heaviest if item[1] >= excess]
+        divide, held = enough[-1] if enough else heaviest[0]
+        heaviest.remove((divide, held))
+        chosen.append(divide)
+        excess -= held
     return chosen
 
 
