@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from opinfo_entries import GRADIENTS, Sample, tensors_of
 from torch import Tensor
-from torch._dynamo.utils import counters
+from torch._dynamo.utils import counters, graph_break_reasons
 from torch.utils._pytree import tree_leaves, tree_map
 
 from onetrip.frontend.origin import origin_of
@@ -45,13 +45,13 @@ class Seen:
         captured: samples of which a call stood in a graph that was built.
         externs: calls left to the library, with the reason.
         failed: (kind, message) of each graph that ran in eager.
-        breaks: reasons why Dynamo split the program.
+        breaks: why Dynamo split the program at a sample.
     """
 
     captured: set[int] = field(default_factory=set)
     externs: dict[int, list[str]] = field(default_factory=dict)
     failed: list[tuple[str, str]] = field(default_factory=list)
-    breaks: list[str] = field(default_factory=list)
+    breaks: dict[int, str] = field(default_factory=dict)
 
 
 # ------------------------------------------------------------------ arguments
@@ -144,6 +144,7 @@ def compiled(
     """The samples as one compiled program; raises what the compilation or the call raises."""
     torch._dynamo.reset()
     counters.clear()
+    graph_break_reasons.clear()
     # A program asked about again must be compiled again: Dynamo keeps what it gave up on.
     program.cache_clear()
     with watched() as seen, warnings.catch_warnings():
@@ -151,10 +152,18 @@ def compiled(
         run = torch.compile(program(len(given)), backend=backend, dynamic=False)
         results = run(fn, list(given))
         left = [left_by(r, g, s, mode) for r, g, s in zip(results, given, chosen, strict=True)]
-    seen.breaks.extend(counters["graph_break"])
     if counters["frames"]["ok"] != counters["frames"]["total"]:
-        seen.breaks.append("a frame is not captured")
+        seen.failed.append(("eager", "a frame is not captured"))
+    seen.breaks.update(_breaks())
     return left, seen
+
+
+def _breaks() -> Iterator[tuple[int, str]]:
+    for found in graph_break_reasons:
+        reason = " ".join(found.reason.split())[:160]
+        yield from (
+            (frame.lineno - BEGIN, reason) for frame in found.user_stack if frame.filename == FILE
+        )
 
 
 @contextmanager

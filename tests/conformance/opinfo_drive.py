@@ -158,8 +158,8 @@ def _road(k: int, seen: Seen) -> tuple[str, str]:
         return ("fault" if kind == "fault" else "eager"), f"{kind}: {message}"
     if k in seen.externs:
         return "extern", seen.externs[k][0]
-    if seen.breaks:
-        return "eager", f"graph break: {' '.join(seen.breaks[0].split())[:160]}"
+    if k in seen.breaks:
+        return "eager", f"graph break: {seen.breaks[k]}"
     return ("compiled", "") if k in seen.captured else ("nothing", "")
 
 

@@ -9,6 +9,7 @@ It knows PyTorch's table alone, nothing of onetrip.
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -154,12 +155,27 @@ def _has_rank(s: Any) -> bool:
     return any(t.dim() for t in found) and all(t.layout is torch.strided for t in found)
 
 
+EDGES = (
+    0.0, -0.0, 1.0, -1.0, 0.5, -0.5, math.inf, -math.inf, math.nan, 1e-30, -1e-30, 1e30, -1e30,
+    11.1, -11.1, 15.9, -17.3, 88.6, -88.6, 89.2, -89.2, 89.5, -103.9, 127.9, -149.5, 709.5, -745.2,
+)  # fmt: skip
+"""Where functions leave a dtype's range, or an approximation its own."""
+
+
+def _edges(op: Any, dtype: torch.dtype) -> Iterator[Any]:
+    limits = torch.finfo(dtype)
+    ends = (limits.max, limits.tiny, limits.smallest_normal / 4, 1 + limits.eps, 1 - limits.eps)
+    values = torch.tensor([*EDGES, *ends, *(-x for x in ends)], dtype=dtype)
+    yield core.SampleInput(values, kwargs=op.sample_kwargs("cpu", dtype, values)[0])
+
+
 def _special(op: Any, dtype: torch.dtype) -> list[Any]:
-    """Small, large and non-finite values, where the database makes such."""
+    """Edges, small, large and non-finite values, where the database makes such."""
     kind = {core.UnaryUfuncInfo: "unary", core.BinaryUfuncInfo: "binary"}.get(type(op))
     if kind is None or dtype is torch.bool:
         return []
-    found: list[Any] = []
+    edges = kind == "unary" and dtype.is_floating_point
+    found: list[Any] = list(_edges(op, dtype)) if edges else []
     for size in ("small", "large", "extremal"):
         if size == "extremal" and not dtype.is_floating_point:
             continue

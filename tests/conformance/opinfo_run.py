@@ -213,7 +213,7 @@ def _finish(r: _Running) -> _Running | None:
 def warm_up() -> None:
     """Everything that a compilation loads, before the first fork."""
     operators()
-    torch._logging.set_logs(all=logging.ERROR)
+    torch._logging.set_logs(all=logging.CRITICAL)
     x = torch.ones(3)
     torch.compile(lambda x: x + 1, backend="onetrip", dynamic=False)(x)
     torch.compile(lambda x: x + 1, backend="aot_eager", dynamic=False)(x)
