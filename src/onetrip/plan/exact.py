@@ -31,6 +31,8 @@ BYTE_SHARE = 1e-6
 """Of two plans of equal time the one with fewer bytes: their time counts this share."""
 MOST_UNITS = 128
 """Units of a region whose columns may be few enough to be listed."""
+MOST_DIRECT = 24
+"""Units of a region that is listed as it is; a larger one is listed with its units glued."""
 MOST_POOLED = 160
 """Units of a region whose groups a pool of columns may improve; in a larger one they stay."""
 
@@ -191,9 +193,10 @@ def _exactly(prices: Prices, known: Sequence[Column]) -> Cover | None:
     """The cheapest cover by all columns; None where they are too many to list."""
     if len(prices.region.units) > MOST_UNITS:
         return None
-    columns = enumerate_columns(prices.region)
-    if columns is not None:
-        return _search(prices, columns, known)
+    if len(prices.region.units) <= MOST_DIRECT:
+        columns = enumerate_columns(prices.region)
+        if columns is not None:
+            return _search(prices, columns, known)
     small = prices.glued()
     columns = enumerate_columns(small.region)
     if columns is None:
