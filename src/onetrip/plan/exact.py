@@ -155,19 +155,26 @@ class Prices:
 
 
 def best_groups(
-    prices: Prices, known: Sequence[Column], other: Callable[[], Sequence[Column]]
+    prices: Prices,
+    known: Sequence[Column],
+    other: Callable[[], Sequence[Column]],
+    *,
+    thorough: bool = True,
 ) -> Answer:
     """The best groups of a region.
 
     Args:
         known: a grouping found already.
         other: makes a second one, for a region that is too large to be searched.
+        thorough: whether more than the floor of what is known is looked at.
     """
     floor, cost = prices.floor(), prices.total(known)
     if cost is None:  # the user forced what may not be
         return Answer(tuple(known), prices.us(known), min(prices.us(known), floor), "floor")
     if cost <= floor * (1 + 1e-9):
         return _answer(prices, known, floor, "exact")
+    if not thorough:
+        return _answer(prices, known, floor, "floor")
     found = _exactly(prices, known)
     if found is not None:
         best = _better(prices, found, known)

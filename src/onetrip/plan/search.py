@@ -27,7 +27,7 @@ from .constraints import NO_CONSTRAINTS, Constraints, Refusal
 from .decision import Decision
 from .enumerate import Column
 from .evaluate import Evaluator
-from .exact import Answer, Prices, best_groups, region_key
+from .exact import MOST_DIRECT, Answer, Prices, best_groups, region_key
 from .greedy import Judge, State, by_bytes, by_time, eager, grow, largest
 from .index import Index, index_graph
 from .legality import Legality
@@ -65,6 +65,11 @@ def plan_graph(
     launch_us = target.launch_us if search == "eager" else None
     evaluator = Evaluator(index, target, hints, resources, launch_us)
     found = _within_memory(index, evaluator, constraints, search)
+    if search == "best" and found.divided:
+        # What is kept apart depends on the groups: a greedy search may have divided less.
+        others = [_within_memory(index, evaluator, constraints, s) for s in _GREEDY]
+        least = min((found, *others), key=lambda f: f.us)
+        found = replace(found, state=least.state)
     state = found.state
     return assemble(
         state.pool, evaluator, state.legality, search, tuple(state.refusals), found.bound
@@ -77,6 +82,12 @@ class _Found:
 
     state: State
     bound: Bound | None
+    divided: bool = False
+
+    @property
+    def us(self) -> float:
+        """The time of all groups."""
+        return sum(self.state.price(p).cost.us for p in self.state.pool.parts.values())
 
 
 def _within_memory(
@@ -98,10 +109,10 @@ def _within_memory(
         order = execution_order(pool)
         more = divides(pool, order, limit, evaluator.value_bytes)
         if not more or search == "eager":
-            return replace(found, bound=bound)
+            return replace(found, bound=bound, divided=bool(divided))
         divided = {**more, **divided}
     found = _searched(_Start(index, evaluator, constraints, divided, answers), "eager")
-    return replace(found, bound=bound)
+    return replace(found, bound=bound, divided=True)
 
 
 def _searched(start: _Start, search: Search) -> _Found:
@@ -198,7 +209,9 @@ def _answer(start: _Start, state: State, region: Region) -> Answer:
 
         _grow(state, region, by_time)
         prices = Prices(region, start.evaluator, state.legality)
-        found = best_groups(prices, _columns(state.pool, region), by_other)
+        # Another search for less memory is cheap: a large region is searched in the first alone.
+        thorough = not start.divided or len(region.units) <= MOST_DIRECT
+        found = best_groups(prices, _columns(state.pool, region), by_other, thorough=thorough)
         start.answers[key] = found
     return found
 
