@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import islice
 from typing import Any
 
 import torch
@@ -24,6 +25,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 from onetrip.frontend.origin import origin_of
 
 FILE = "<samples>"
+OPTIONS = {"search": "max"}
+"""All that may share a kernel does. Samples have nothing to do with each other: a search for the
+best plan of them all would take longer than everything else."""
 BEGIN = 3
 """Line of the first sample in the text of a program."""
 
@@ -93,23 +97,42 @@ def wide(t: Tensor) -> Tensor:
 # ------------------------------------------------------------------ one call
 
 
-def left_by(result: Any, given: tuple[Any, Any], sample: Sample, mode: str) -> Left:
-    """What a call left, with the gradients of a fixed weighting of its result."""
-    leaves = tree_leaves(result)
-    inputs = tensors_of(given)
+def left_by(
+    results: Sequence[Any], given: Sequence[tuple[Any, Any]], chosen: Sequence[Sample], mode: str
+) -> list[Left]:
+    """What each call left, with the gradients of a fixed weighting of its result.
+
+    Gradients of calls that one program made are asked for together: its backward half runs once.
+    """
+    inputs = [tensors_of(g) for g in given]
+    gradients: list[list[Any]] = [[] for _ in results]
     if mode == GRADIENTS:
-        leaves = leaves + _gradients(sample.shown(result), inputs)
-    kept = [x.detach() if isinstance(x, Tensor) else x for x in leaves]
-    return Left(type(result).__name__, kept, [t.detach() for t in inputs])
+        shown = [s.shown(r) for s, r in zip(chosen, results, strict=True)]
+        gradients = _gradients(shown, inputs)
+    return [
+        Left(
+            type(result).__name__,
+            [x.detach() if isinstance(x, Tensor) else x for x in (*tree_leaves(result), *asked)],
+            [t.detach() for t in own],
+        )
+        for result, asked, own in zip(results, gradients, inputs, strict=True)
+    ]
 
 
-def _gradients(shown: Any, inputs: Sequence[Tensor]) -> list[Any]:
-    wanted = list({id(t): t for t in inputs if t.requires_grad}.values())
-    results = [t for t in tensors_of(shown) if t.requires_grad]
-    if not wanted or not results:
-        return []
-    weights = [_weights(t) for t in results]
-    return list(torch.autograd.grad(results, wanted, weights, allow_unused=True))
+def _gradients(shown: Sequence[Any], inputs: Sequence[Sequence[Tensor]]) -> list[list[Any]]:
+    """For each call the gradients of the arguments that ask for one; none where no result does."""
+    results = [[t for t in tensors_of(x) if t.requires_grad] for x in shown]
+    wanted = [
+        list({id(t): t for t in own if t.requires_grad}.values()) if made else []
+        for own, made in zip(inputs, results, strict=True)
+    ]
+    every = [t for made in results for t in made]
+    asked = [t for own in wanted for t in own]
+    if not asked:
+        return [[] for _ in shown]
+    weights = [_weights(t) for t in every]
+    found = iter(torch.autograd.grad(every, asked, weights, allow_unused=True))
+    return [list(islice(found, len(own))) for own in wanted]
 
 
 def _weights(t: Tensor) -> Tensor:
@@ -149,9 +172,10 @@ def compiled(
     program.cache_clear()
     with watched() as seen, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        run = torch.compile(program(len(given)), backend=backend, dynamic=False)
+        options = OPTIONS if backend == "onetrip" else None
+        run = torch.compile(program(len(given)), backend=backend, dynamic=False, options=options)
         results = run(fn, list(given))
-        left = [left_by(r, g, s, mode) for r, g, s in zip(results, given, chosen, strict=True)]
+        left = left_by(results, given, chosen, mode)
     if counters["frames"]["ok"] != counters["frames"]["total"]:
         seen.failed.append(("eager", "a frame is not captured"))
     seen.breaks.update(_breaks())

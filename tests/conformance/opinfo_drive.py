@@ -88,7 +88,7 @@ def _call(
 ) -> Left:
     given = twin((s.args, s.kwargs), change)
     with torch.set_grad_enabled(mode == GRADIENTS), within():
-        return left_by(fn(*given[0], **given[1]), given, s, mode)
+        return left_by([fn(*given[0], **given[1])], [given], [s], mode)[0]
 
 
 def _case(entry: Entry, fn: Callable[..., Any], s: Sample) -> _Case | None:
