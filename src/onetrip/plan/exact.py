@@ -33,6 +33,8 @@ MOST_UNITS = 128
 """Units of a region whose columns may be few enough to be listed."""
 MOST_DIRECT = 24
 """Units of a region that is listed as it is; a larger one is listed with its units glued."""
+MOST_BOTH = 4000
+"""Units of a region that is grouped greedily in two ways."""
 MOST_POOLED = 160
 """Units of a region whose groups a pool of columns may improve; in a larger one they stay."""
 
@@ -180,9 +182,10 @@ def best_groups(
         best = _better(prices, found, known)
         return _answer(prices, best, max(floor, found.bound), "exact")
     best = known
-    if len(prices.region.units) <= MOST_POOLED:
+    if len(prices.region.units) <= MOST_BOTH:
         second = other()
         best = second if (prices.total(second) or cost) < cost else best
+    if len(prices.region.units) <= MOST_POOLED:
         best = _improved(prices, best)
     return _answer(prices, best, floor, "floor")
 
