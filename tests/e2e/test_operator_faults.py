@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from checks import check
+from checks import check, compiled
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
+
+from onetrip.api.backend import builds
 
 NOTHING = torch.zeros(0, 5)
 OF_NOTHING: dict[str, Callable[[Tensor], Any]] = {
@@ -41,3 +43,37 @@ def test_a_zero_keeps_its_sign(name: str) -> None:
     found = check(getattr(F, name), x)(x)
     assert torch.equal(found, getattr(F, name)(x))
     assert found[0].signbit()
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
+def test_half_a_complex_number_leaves_the_rest_of_a_graph_compiled() -> None:
+    x = torch.randn(5)
+    narrow, doubled = compiled(lambda x: (x.to(torch.complex32), x * 2 + 1), strict=False)(x)
+    assert torch.equal(torch.view_as_real(narrow), torch.view_as_real(x.to(torch.complex32)))
+    assert torch.equal(doubled, x * 2 + 1)
+    assert builds["compiled"] == 1
+    assert not builds["eager"]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (x.permute(1, 0), torch.permute_copy(x, (1, 0))),
+        lambda x: torch.split_with_sizes_copy(x, (1, 3), 1),
+        lambda x: torch.unbind_copy(x, 1),
+        lambda x: torch.expand_copy(x[:, :1], (2, 3, 4)),
+    ],
+)
+def test_a_copy_of_a_view_shares_no_memory(function: Callable[[Tensor], Any]) -> None:
+    x = torch.randn(3, 4)
+    made = check(function, x)(x)
+    copies = made[1:] if isinstance(made, tuple) and len(made) == 2 else [made]
+    flat = [t for c in copies for t in (c if isinstance(c, list | tuple) else (c,))]
+    assert all(t.untyped_storage().data_ptr() != x.untyped_storage().data_ptr() for t in flat)
+
+
+def test_more_functions_of_the_library_are_kernels_of_ours() -> None:
+    x = torch.linspace(2.1, 9, 40)
+    check(lambda x: torch.mvlgamma(x, 3), x)
+    check(torch.ldexp, x, torch.arange(40) - 20)
+    check(torch.special.spherical_bessel_j0, torch.linspace(-3, 30, 67))

@@ -76,11 +76,13 @@ f32 = DType("f32", "float32", Category.FLOAT, 32)
 f64 = DType("f64", "float64", Category.FLOAT, 64)
 f8e4m3 = DType("f8e4m3", "float8_e4m3fn", Category.FLOAT, 8)
 f8e5m2 = DType("f8e5m2", "float8_e5m2", Category.FLOAT, 8)
+c32 = DType("c32", "complex32", Category.COMPLEX, 32)
 c64 = DType("c64", "complex64", Category.COMPLEX, 64)
 c128 = DType("c128", "complex128", Category.COMPLEX, 128)
 
 ALL: tuple[DType, ...] = (
-    bool_, u8, u16, u32, u64, i8, i16, i32, i64, f16, bf16, f32, f64, f8e4m3, f8e5m2, c64, c128,
+    bool_, u8, u16, u32, u64, i8, i16, i32, i64, f16, bf16, f32, f64, f8e4m3, f8e5m2, c32, c64,
+    c128,
 )  # fmt: skip
 COMPILED: tuple[DType, ...] = (bool_, u8, i8, i16, i32, i64, f16, bf16, f32, f64, f8e4m3, f8e5m2)
 """The element types that generated kernels compute on; every other type runs as an extern."""
