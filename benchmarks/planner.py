@@ -118,6 +118,18 @@ def is_best(found: Mapping[str, Any]) -> bool:
     return all(us <= found[s]["estimated_us"] for s in SEARCHES)
 
 
+def write(path: Path, rows: Sequence[Record]) -> None:
+    """Rows of other models that the file holds are kept."""
+    fresh = {r["model"] for r in rows}
+    old = json.loads(path.read_text())["models"] if path.exists() else []
+    names = [*LANGUAGE, *IMAGES]
+    kept = [r for r in old if r["model"] not in fresh]
+    ordered = sorted([*kept, *rows], key=lambda r: names.index(r["model"]))
+    report = {"date": date.today().isoformat(), "versions": versions(), "models": ordered}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(report, indent=1) + "\n")
+
+
 def main() -> int:
     """Plans the models that are asked for and writes the file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -131,15 +143,7 @@ def main() -> int:
         for training in (False, True):
             rows.append(record_of(name, training, chosen.target))
             print(line(rows[-1]), flush=True)
-    report = {
-        "date": date.today().isoformat(),
-        "target": chosen.target,
-        "versions": versions(),
-        "models": rows,
-    }
-    chosen.out.mkdir(parents=True, exist_ok=True)
-    path = chosen.out / f"planner-{chosen.target}.json"
-    path.write_text(json.dumps(report, indent=1) + "\n")
+            write(chosen.out / f"planner-{chosen.target}.json", rows)
     return 0 if all(map(is_best, rows)) else 1
 
 
