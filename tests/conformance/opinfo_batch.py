@@ -94,6 +94,12 @@ def wide(t: Tensor) -> Tensor:
     return cloned(t.detach()).to(WIDE.get(t.dtype, t.dtype)).requires_grad_(t.requires_grad)
 
 
+def narrowed(t: Tensor) -> Tensor:
+    """The tensor in single precision where it is in double precision."""
+    dtype = torch.float32 if t.dtype is torch.float64 else t.dtype
+    return cloned(t.detach()).to(dtype).requires_grad_(t.requires_grad)
+
+
 # ------------------------------------------------------------------ one call
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from opinfo_batch import Left, Seen, cloned, compiled, left_by, twin, wide
+from opinfo_batch import Left, Seen, cloned, compiled, left_by, narrowed, twin, wide
 from opinfo_entries import ERRORS, GRADIENTS, Entry, Sample, called, operators, samples, tensors_of
 from opinfo_judge import judged
+from torch.utils._pytree import tree_map
 
 from onetrip.runtime.accuracy import InFloat64
 
@@ -115,13 +116,25 @@ def _exact(entry: Entry, fn: Callable[..., Any], s: Sample) -> list[Any] | None:
     return None
 
 
+def _narrow(entry: Entry, fn: Callable[..., Any], s: Sample) -> list[Any] | None:
+    """What the call leaves in single precision, or None where it has no such form."""
+    single = tree_map(lambda x: torch.float32 if x is torch.float64 else x, (s.args, s.kwargs))
+    try:
+        left = _call(fn, replace(s, args=single[0], kwargs=single[1]), entry.mode, narrowed)
+    except Exception:
+        return None
+    return [*left.leaves, *left.inputs]
+
+
 def _compared(ours: Left, eager: Left, s: Sample) -> str:
-    return judged(ours, eager, tensors_of((s.args, s.kwargs)), lambda: None, random=False)
+    return judged(ours, eager, tensors_of((s.args, s.kwargs)), lambda: None, lambda: None, False)
 
 
 def _verdict(entry: Entry, fn: Callable[..., Any], case: _Case, ours: Left) -> str:
-    before = tensors_of((case.sample.args, case.sample.kwargs))
-    return judged(ours, case.eager, before, lambda: _exact(entry, fn, case.sample), case.random)
+    s = case.sample
+    before = tensors_of((s.args, s.kwargs))
+    exact, narrow = lambda: _exact(entry, fn, s), lambda: _narrow(entry, fn, s)
+    return judged(ours, case.eager, before, exact, narrow, case.random)
 
 
 def _together(

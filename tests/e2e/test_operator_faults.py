@@ -77,3 +77,9 @@ def test_more_functions_of_the_library_are_kernels_of_ours() -> None:
     check(lambda x: torch.mvlgamma(x, 3), x)
     check(torch.ldexp, x, torch.arange(40) - 20)
     check(torch.special.spherical_bessel_j0, torch.linspace(-3, 30, 67))
+
+
+def test_no_elements_of_a_type_without_kernels() -> None:
+    z = torch.zeros(0, 3, dtype=torch.complex64)
+    found = compiled(lambda z: (z @ z.t(), z.t() @ z), strict=False)(z)
+    assert all(map(torch.equal, found, (z @ z.t(), z.t() @ z)))

@@ -15,6 +15,7 @@ from functools import partial
 from itertools import count
 from types import MappingProxyType
 
+from ..base.dtype import COMPILED
 from ..base.errors import VerifyError
 from ..ir.graph import Graph, Node, Operand, Value, freeze
 from ..ir.types import same_shape
@@ -43,7 +44,7 @@ def expand(graph: Graph, forms: Mapping[str, Expansion] = MappingProxyType({})) 
 def _expanded(
     node: Node, taken: set[str], wanted: Set[str], forms: Mapping[str, Expansion]
 ) -> Iterator[Node]:
-    if node.op in OPS and node.outputs and all(v.type.numel == 0 for v in node.outputs):
+    if _gives_nothing(node):
         yield from map(partial(_empty, node), node.outputs)
         return
     node = _without_extras(node, wanted)
@@ -55,6 +56,13 @@ def _expanded(
     results = _with_absent(node, recorder, results, wanted)
     for inner in _renamed(node, recorder, results):
         yield from _expanded(inner, taken, wanted, forms)
+
+
+def _gives_nothing(node: Node) -> bool:
+    """Whether no output has an element, all of them of types that kernels compute on."""
+    types = [v.type for v in node.outputs]
+    known = node.op in OPS and bool(types)
+    return known and all(t.numel == 0 and t.dtype in COMPILED for t in types)
 
 
 def _empty(node: Node, value: Value) -> Node:
