@@ -15,9 +15,9 @@ BY_CLASS = {
 }
 NAMES: dict[str, str] = {
     "elementwise": """
-        addcdiv addcmul bool bfloat16 byte char double float half int long short cdouble cfloat
-        chalf clamp clone contiguous fill fmod lerp masked_fill nan_to_num to where zero_ isclose
-        isin heaviside ldexp float_power rsub frexp positive xlogy conj_physical polar complex
+        addcdiv addcmul bool bfloat16 byte char double float half int long short
+        clamp clone contiguous fill fmod lerp masked_fill nan_to_num to where zero_ isclose
+        isin heaviside ldexp float_power rsub frexp positive xlogy conj_physical
         nn.functional.celu nn.functional.elu nn.functional.gelu nn.functional.glu
         nn.functional.hardshrink nn.functional.hardsigmoid nn.functional.hardswish
         nn.functional.hardtanh nn.functional.leaky_relu nn.functional.logsigmoid
@@ -66,7 +66,7 @@ NAMES: dict[str, str] = {
         split_with_sizes split_with_sizes_copy squeeze squeeze_copy stack t t_copy T H
         tensor_split tile transpose transpose_copy tril triu unbind unbind_copy unflatten unfold
         unfold_copy unsafe_chunk unsafe_split unsqueeze unsqueeze_copy view view_as view_copy
-        view_as_complex view_as_real vsplit vstack _chunk_cat linalg.diagonal real imag conj
+        view_as_real vsplit vstack _chunk_cat linalg.diagonal real imag conj
         resolve_conj resolve_neg fft.fftshift fft.ifftshift item
     """,
     "gather and scatter": """
@@ -93,6 +93,7 @@ NAMES: dict[str, str] = {
         new_empty new_empty_strided new_full new_ones new_zeros ones ones_like scalar_tensor
         tril_indices triu_indices zeros zeros_like linalg.vander
     """,
+    "complex numbers": "complex polar cfloat cdouble chalf view_as_complex",
     "random": """
         bernoulli cauchy exponential geometric log_normal multinomial
         nn.functional.alpha_dropout nn.functional.dropout nn.functional.dropout2d
