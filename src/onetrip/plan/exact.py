@@ -31,7 +31,7 @@ BYTE_SHARE = 1e-6
 """Of two plans of equal time the one with fewer bytes: their time counts this share."""
 MOST_UNITS = 128
 """Units of a region whose columns may be few enough to be listed."""
-MOST_DIRECT = 24
+MOST_DIRECT = 16
 """Units of a region that is listed as it is; a larger one is listed with its units glued."""
 MOST_BOTH = 4000
 """Units of a region that is grouped greedily in two ways."""
@@ -94,7 +94,10 @@ class Prices:
         return name in index.needed or not set(self.region.atoms_of(column.units)) >= set(readers)
 
     def at_least(self, column: Column) -> float:
-        """A lower bound of `weight`: a launch, each value read once, each result written once."""
+        """A lower bound of `weight`: a launch, each value read once, each result written once.
+
+        What moves at all is waited for once.
+        """
         read: dict[str, int] = {}
         for k in bits(column.units & (self._solid | column.stored)):
             for name, size in self._reads[k]:
@@ -102,8 +105,10 @@ class Prices:
         inside = {n for k in bits(column.units) for n in self.region.units[k].makes}
         moved = sum(size for name, size in read.items() if name not in inside)
         moved += sum(map(self.evaluator.value_bytes, self.stored(column)))
-        us = 1e6 * moved / self.evaluator.target.copy_bandwidth
-        return us * (1 + BYTE_SHARE) + self.evaluator.launch_us
+        target = self.evaluator.target
+        us = 1e6 * moved / target.copy_bandwidth
+        waits = target.latency_us if moved else 0.0
+        return us * (1 + BYTE_SHARE) + self.evaluator.launch_us + waits
 
     @cached_property
     def _reads(self) -> tuple[tuple[tuple[str, int], ...], ...]:

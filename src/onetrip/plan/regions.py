@@ -113,7 +113,7 @@ def find_regions(pool: Pool, link: Link, size: Bytes) -> list[Region]:
     for p, c in inlined:
         if _all_free(pool, free, p, c):
             _join(home, p.key, c.key)
-    for a, b in _siblings(pool, free):
+    for a, b in _siblings(pool, free, size):
         _join(home, a.key, b.key)
     for p, c in _worth_again(pool, inlined, home, size):
         _join(home, p.key, c.key)
@@ -148,10 +148,12 @@ def _all_free(pool: Pool, free: dict[int, Part], p: Part, c: Part) -> bool:
     return all(pool.owner[k] in free for k in bits(pool.between((p, c))))
 
 
-def _siblings(pool: Pool, free: dict[int, Part]) -> Iterable[tuple[Part, Part]]:
+def _siblings(pool: Pool, free: dict[int, Part], size: Bytes) -> Iterable[tuple[Part, Part]]:
     """Readers of one value that no path joins and whose shapes allow one kernel."""
     shapes = {key: unit_of(pool, p) for key, p in free.items()}
-    for readers in pool.index.readers.values():
+    for name, readers in pool.index.readers.items():
+        if not size(name):  # nothing is read of it
+            continue
         keys = [k for k in dict.fromkeys(pool.owner[r] for r in readers) if k in free]
         far = len(keys) if len(keys) <= MOST_SIBLINGS else 2
         for i, a in enumerate(keys):
