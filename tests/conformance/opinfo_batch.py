@@ -206,7 +206,7 @@ def watched() -> Iterator[Seen]:
         try:
             built = build(captured, options)
         except Exception as error:
-            kind = "fault" if isinstance(error, module.FAULTS) else type(error).__name__
+            kind = type(error).__name__ if isinstance(error, module.RECOVERABLE) else "fault"
             seen.failed.append((kind, " ".join(str(error).split())[:300]))
             raise
         nodes = captured.module.graph.nodes

@@ -249,19 +249,32 @@ def test_any_number_of_tensors_can_be_joined(count: int) -> None:
         assert mine.stride() == theirs.stride()
 
 
-def test_a_fault_of_ours_stops_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (VerifyError("a Nest breaks the invariant: names are unique"), "names are unique"),
+        (KeyError("p0"), r"KeyError: 'p0'\n  where: .*test_bad_input.py:\d+"),
+    ],
+    ids=["verifier", "exception"],
+)
+def test_a_fault_of_ours_stops_no_model(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
+) -> None:
     """What a verifier finds before anything ran is said aloud, and the model runs in eager."""
 
     def faulty(*_: Any) -> Any:
-        raise VerifyError("a Nest breaks the invariant: names are unique")
+        raise error
 
     monkeypatch.setattr(backend_module, "analyze", faulty)
     torch._dynamo.reset()
     x = torch.randn(5)
-    with pytest.warns(FaultWarning, match="names are unique"):
+    with pytest.warns(FaultWarning, match=said):
         found = torch.compile(lambda x: x.exp() + 1, backend="onetrip")(x)
     assert torch.equal(found, x.exp() + 1)
     assert builds["eager"] == 1
+    torch._dynamo.reset()
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed):
+        torch.compile(lambda x: x.exp() + 1, backend="onetrip", options={"strict": True})(x)
 
 
 def test_attention_lies_in_memory_as_eager_s_does() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +10,7 @@ from typing import Any
 
 from torch import fx
 
-from ..base.errors import CacheError, ToolchainError, Unsupported, VerifyError
+from ..base.errors import CacheError, OnetripError, ToolchainError, Unsupported, UsageError
 from ..base.options import RESERVED, Options, parse_options
 from ..frontend.capture import CapturedGraph, make_backend, on_reset, reset
 from ..runtime.pool import outputs
@@ -23,12 +24,11 @@ builds: Counter[str] = Counter()
 
 RECOVERABLE = (Unsupported, ToolchainError, CacheError)
 """What stops a compilation but not the model: it then runs in eager."""
-FAULTS = (VerifyError, AssertionError)
-"""Faults of onetrip itself, found before anything ran: the model runs in eager, and says so."""
 
 
 class FaultWarning(RuntimeWarning):
-    """A graph runs in eager because of a fault of onetrip that should be reported."""
+    """A graph runs in eager because of a fault of onetrip, found before anything ran, that should
+    be reported."""
 
 
 def backend(
@@ -68,10 +68,12 @@ def compile_captured(captured: CapturedGraph, options: Options) -> Callable[...,
     """What runs one captured graph: ours, or eager's with a warning that says why."""
     try:
         made = runner(build_captured(captured, options))
-    except (*RECOVERABLE, *FAULTS) as error:
+    except UsageError:
+        raise
+    except Exception as error:
         if options.strict:
             raise
-        _warn(captured, error, FaultWarning if isinstance(error, FAULTS) else RuntimeWarning)
+        _warn(captured, error)
         builds["eager"] += 1
         return captured.module
     builds["compiled"] += 1
@@ -103,12 +105,23 @@ def runner(built: Built) -> Callable[[list[Any]], list[Any]]:
     return run
 
 
-def _warn(captured: CapturedGraph, error: Exception, category: type[Warning]) -> None:
+def _warn(captured: CapturedGraph, error: Exception) -> None:
     calls = sum(n.op == "call_function" for n in captured.module.graph.nodes)
+    expected = isinstance(error, RECOVERABLE)
     warnings.warn(
-        f"onetrip runs a graph of {calls} calls in eager mode: {error}",
-        category,
+        f"onetrip runs a graph of {calls} calls in eager mode: "
+        f"{error if isinstance(error, OnetripError) else _fault(error)}",
+        RuntimeWarning if expected else FaultWarning,
         stacklevel=2,
+    )
+
+
+def _fault(error: Exception) -> str:
+    """What an exception that nobody meant to raise says, and where it was raised."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return (
+        f"{type(error).__name__}: {error}\n  where: {last.filename}:{last.lineno}\n"
+        "  next step: this is a fault of onetrip; report it with the lines above"
     )
 
 
