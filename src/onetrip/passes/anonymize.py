@@ -5,6 +5,7 @@ y = x + b   ->   a2 = a0 + a1,   names (x, b, y)
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from ..ir.expr import Expr, Load, Rewriter
@@ -14,14 +15,18 @@ from ..ir.nest import Nest, Store
 def anonymize(nest: Nest) -> tuple[Nest, tuple[str, ...]]:
     """The nest with buffers named a0, a1, ... in order, and the names they had."""
     old = tuple(b.name for b in nest.buffers)
-    new = {name: f"a{k}" for k, name in enumerate(old)}
+    return renamed(nest, {name: f"a{k}" for k, name in enumerate(old)}), old
 
-    def renamed(e: Expr) -> Expr | None:
+
+def renamed(nest: Nest, new: Mapping[str, str]) -> Nest:
+    """The nest with other names for its buffers; KeyError where one of them has none."""
+
+    def load(e: Expr) -> Expr | None:
         if isinstance(e, Load):
             return Load(new[e.buffer], e.index, e.dtype, e.guard, e.other)
         return None
 
-    rewrite = Rewriter(node=renamed)
+    rewrite = Rewriter(node=load)
 
     def store(s: Store) -> Store:
         return replace(
@@ -33,4 +38,4 @@ def anonymize(nest: Nest) -> tuple[Nest, tuple[str, ...]]:
         )
 
     buffers = tuple(replace(b, name=new[b.name]) for b in nest.buffers)
-    return Nest(nest.space, buffers, tuple(map(store, nest.stores))), old
+    return Nest(nest.space, buffers, tuple(map(store, nest.stores)))

@@ -1,30 +1,26 @@
 """The price of a group, or why it cannot be one nest; groups of equal structure are priced once.
 
-    structure ::= operators, attributes, types, which operand is which, what is stored
-
-Identical layers differ in names only, so the fuse() attempt and the cost of a region are shared by
-all of its copies. Must not know which groups are being tried or why.
+Identical layers differ in names only, so the fuse() attempt, the nest and the cost of a group are
+shared by all of its copies (structure.py). Must not know which groups are being tried or why.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ..base.intern import key_of
 from ..cost.occupancy import Need, Resources, need
 from ..cost.roofline import Cost, kernel_cost, library_cost
 from ..cost.sizes import Hints, number, smaller
 from ..cost.traffic import traffic, work
-from ..ir.graph import Node, Scalar
 from ..ir.nest import Nest
 from ..ir.types import TensorType
+from ..passes.anonymize import renamed
 from ..passes.close import Closing, Unfusable
 from ..passes.fuse import fuse
 from ..target import Target
 from .index import Atom, Index
-
-Names = tuple[str, ...]
+from .structure import Names, Once, Structures
 
 
 @dataclass(frozen=True)
@@ -34,14 +30,6 @@ class Priced:
     cost: Cost
     need: Need | None
     pointwise: bool
-
-
-@dataclass(frozen=True)
-class _Entry:
-    """A priced structure: names stand for positions among externals and members."""
-
-    names: Names
-    outcome: Priced | Unfusable
 
 
 class Evaluator:
@@ -66,10 +54,9 @@ class Evaluator:
         self._resources = resources
         self.launch_us = target.replay_us if launch_us is None else launch_us
         self._closing = Closing(index.nests)
-        self._memo: dict[Hashable, _Entry] = {}
-        self._static: dict[str, int] = {}
-        self._kinds: dict[Hashable, int] = {}
-        self._nodes = {n.name: n for n in index.graph.nodes}
+        self.structures = Structures(index)
+        self._prices: Once[Priced | Unfusable] = Once(_price_renamed)
+        self._nests: Once[Nest | Unfusable] = Once(_nest_renamed)
         self._bytes: dict[str, int] = {}
 
     def value_bytes(self, name: str) -> int:
@@ -88,17 +75,19 @@ class Evaluator:
         first = self.index.atoms[atoms[0]]
         if not first.generated:
             return self.library(first)
-        members = self.index.members(atoms)
-        key, names = self.structure(members, frozenset(stored))
-        entry = self._memo.get(key)
-        if entry is None:
-            nest = self.nest(atoms, stored)
-            found = nest if isinstance(nest, Unfusable) else self.price_nest(nest)
-            entry = self._memo[key] = _Entry(names, found)
-        return _renamed(entry, names)
+        key, names = self.structures.of(self.index.members(atoms), frozenset(stored))
+        return self._prices.get(key, names, lambda: self._priced(atoms, stored))
+
+    def _priced(self, atoms: tuple[int, ...], stored: Names) -> Priced | Unfusable:
+        nest = self._fuse(atoms, stored)
+        return nest if isinstance(nest, Unfusable) else self.price_nest(nest)
 
     def nest(self, atoms: tuple[int, ...], stored: Names) -> Nest | Unfusable:
         """The nest of a group."""
+        key, names = self.structures.of(self.index.members(atoms), frozenset(stored))
+        return self._nests.get(key, names, lambda: self._fuse(atoms, stored))
+
+    def _fuse(self, atoms: tuple[int, ...], stored: Names) -> Nest | Unfusable:
         self.fused += 1
         return fuse(
             self.index.members(atoms),
@@ -132,51 +121,22 @@ class Evaluator:
         )
         return Priced(cost, needs, not nest.reductions and not nest.scans)
 
-    # -------------------------------------------------------------- structure
 
-    def structure(self, members: Names, stored: frozenset[str]) -> tuple[Hashable, Names]:
-        """A key equal for groups that differ in names only, and the names in its order."""
-        local = {name: k for k, name in enumerate(members)}
-        external: dict[str, int] = {}
-        rows: list[Hashable] = []
-        for name in members:
-            node = self._nodes[name]
-            wires: list[Hashable] = []
-            for v in node.values:
-                if v.name in local:
-                    wires.append(local[v.name])
-                    continue
-                known = external.setdefault(v.name, len(external))
-                wires.append((known, self._kind(v.type)))
-            rows.append((self._node_kind(node), tuple(wires), name in stored))
-        return tuple(rows), (*members, *external)
-
-    def _node_kind(self, node: Node) -> int:
-        found = self._static.get(node.name)
-        if found is None:
-            numbers = tuple(key_of(x.value) for x in node.inputs if isinstance(x, Scalar))
-            places = tuple(isinstance(x, Scalar) for x in node.inputs)
-            types = tuple(v.type for v in node.outputs)
-            parts = (node.op, key_of(node.attrs), numbers, places, types)
-            found = self._static[node.name] = self._kind(parts)
-        return found
-
-    def _kind(self, form: Hashable) -> int:
-        return self._kinds.setdefault(form, len(self._kinds))
-
-
-def _renamed(entry: _Entry, names: Names) -> Priced | Unfusable:
-    """The outcome with the names of another group of the same structure."""
-    if entry.names == names:
-        return entry.outcome
-    new = dict(zip(entry.names, names, strict=True))
-    if isinstance(entry.outcome, Unfusable):
-        detail = entry.outcome.detail
-        values = tuple(new.get(v, v) for v in entry.outcome.values)
-        for old in sorted(entry.outcome.values, key=len, reverse=True):
-            detail = detail.replace(old, new.get(old, old))
-        return replace(entry.outcome, detail=detail, values=values)
-    cost = entry.outcome.cost
+def _price_renamed(outcome: Priced | Unfusable, new: Mapping[str, str]) -> Priced | Unfusable:
+    if isinstance(outcome, Unfusable):
+        return _unfusable(outcome, new)
+    cost = outcome.cost
     reads = tuple((new[n], size) for n, size in cost.reads)
     writes = tuple((new[n], size) for n, size in cost.writes)
-    return replace(entry.outcome, cost=replace(cost, reads=reads, writes=writes))
+    return replace(outcome, cost=replace(cost, reads=reads, writes=writes))
+
+
+def _unfusable(reason: Unfusable, new: Mapping[str, str]) -> Unfusable:
+    detail = reason.detail
+    for old in sorted(reason.values, key=len, reverse=True):
+        detail = detail.replace(old, new.get(old, old))
+    return replace(reason, detail=detail, values=tuple(new.get(v, v) for v in reason.values))
+
+
+def _nest_renamed(nest: Nest | Unfusable, new: Mapping[str, str]) -> Nest | Unfusable:
+    return _unfusable(nest, new) if isinstance(nest, Unfusable) else renamed(nest, new)

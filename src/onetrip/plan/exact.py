@@ -269,7 +269,7 @@ def region_key(region: Region, evaluator: Evaluator, rivals: Sequence[Divide]) -
         rivals: sets of atoms of which no two may share a kernel.
     """
     index = evaluator.index
-    rows, _ = evaluator.structure(index.members(region.atoms), frozenset())
+    rows, _ = evaluator.structures.of(index.members(region.atoms), frozenset())
     place = {k: i for i, k in enumerate(region.atoms)}
     units = tuple(tuple(place[k] for k in u.atoms) for u in region.units)
     wanted = tuple(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Literal
 
 from ..cost.occupancy import Resources
@@ -35,6 +35,7 @@ from .peak import Divide, Divided, divides, eager_peak
 from .plan import GraphPlan
 from .pool import Part, Pool
 from .regions import Region, find_regions
+from .structure import Names, Once, Structures
 from .totals import Bound
 
 Search = Literal["eager", "max", "best", "greedy-bytes", "greedy-time"]
@@ -256,19 +257,29 @@ def _index(graph: Graph, nests: Mapping[str, Nest]) -> Index:
     copies: frozenset[str] = frozenset()
     while True:
         index = index_graph(graph, nests, copies)
-        stuck = {
-            a.chain[-1]
-            for a in index.atoms
-            if a.generated and a.chain and _is_stuck(index, a.number)
-        }
+        stuck = _stuck(index)
         if not stuck:
             return index
         copies |= stuck
 
 
-def _is_stuck(index: Index, atom: int) -> bool:
-    members = index.members((atom,))
-    return isinstance(fuse(members, index.nests, frozenset(members[-1:]), bounded=False), Unfusable)
+def _stuck(index: Index) -> set[str]:
+    """The last alias before each atom that cannot take in the aliases which it reads through."""
+    structures = Structures(index)
+    known: Once[bool] = Once(lambda is_stuck, _: is_stuck)
+    found: set[str] = set()
+    for atom in index.atoms:
+        if atom.generated and atom.chain:
+            members = (*atom.chain, atom.name)
+            wanted = frozenset((atom.name,))
+            key, names = structures.of(members, wanted)
+            if known.get(key, names, partial(_has_no_nest, index, members, wanted)):
+                found.add(atom.chain[-1])
+    return found
+
+
+def _has_no_nest(index: Index, members: Names, stored: frozenset[str]) -> bool:
+    return isinstance(fuse(members, index.nests, stored, bounded=False), Unfusable)
 
 
 # ------------------------------------------------------------------ constraints

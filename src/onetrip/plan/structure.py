@@ -1,0 +1,81 @@
+"""What groups that differ in names only have in common: their structure.
+
+    structure ::= operators, attributes, types, which operand is which, what is stored
+
+Identical layers differ in names only, so what is found out about one is known of all. Must not know
+prices, targets or which groups are being tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from ..base.intern import key_of
+from ..ir.graph import Node, Scalar
+from .index import Index
+
+Names = tuple[str, ...]
+Found = TypeVar("Found")
+
+
+class Structures:
+    """The structures of groups of one graph."""
+
+    def __init__(self, index: Index) -> None:
+        self._nodes = {n.name: n for n in index.graph.nodes}
+        self._static: dict[str, int] = {}
+        self._kinds: dict[Hashable, int] = {}
+
+    def of(self, members: Names, stored: frozenset[str]) -> tuple[Hashable, Names]:
+        """A key equal for groups that differ in names only, and the names in its order."""
+        local = {name: k for k, name in enumerate(members)}
+        external: dict[str, int] = {}
+        rows: list[Hashable] = []
+        for name in members:
+            node = self._nodes[name]
+            wires: list[Hashable] = []
+            for v in node.values:
+                if v.name in local:
+                    wires.append(local[v.name])
+                    continue
+                known = external.setdefault(v.name, len(external))
+                wires.append((known, self._kind(v.type)))
+            rows.append((self._node_kind(node), tuple(wires), name in stored))
+        return tuple(rows), (*members, *external)
+
+    def _node_kind(self, node: Node) -> int:
+        found = self._static.get(node.name)
+        if found is None:
+            numbers = tuple(key_of(x.value) for x in node.inputs if isinstance(x, Scalar))
+            places = tuple(isinstance(x, Scalar) for x in node.inputs)
+            types = tuple(v.type for v in node.outputs)
+            parts = (node.op, key_of(node.attrs), numbers, places, types)
+            found = self._static[node.name] = self._kind(parts)
+        return found
+
+    def _kind(self, form: Hashable) -> int:
+        return self._kinds.setdefault(form, len(self._kinds))
+
+
+@dataclass
+class Once(Generic[Found]):
+    """What was found for each structure, under the names of the group that was asked for first.
+
+    Attributes:
+        renamed: what was found with other names in the place of those.
+    """
+
+    renamed: Callable[[Found, Mapping[str, str]], Found]
+    _known: dict[Hashable, tuple[Names, Found]] = field(default_factory=dict)
+
+    def get(self, key: Hashable, names: Names, find: Callable[[], Found]) -> Found:
+        """What is known of a structure, or what is found now, under these names."""
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = (names, find())
+        first, found = known
+        if first == names:
+            return found
+        return self.renamed(found, dict(zip(first, names, strict=True)))
