@@ -8,7 +8,7 @@ import numpy as np
 import torch
 import torch._inductor.inductor_prims  # registers prims.fma, which capture can meet
 
-import onetrip.frontend.attention_ops  # noqa: F401 - registers our own operators
+import onetrip.frontend.attention_ops
 import onetrip.frontend.library_ops  # noqa: F401 - registers those with epilogues
 from onetrip.base.dtype import BY_NAME, DType
 from onetrip.base.float8 import LAYOUTS

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
 from conformance import (
     as_found,
     attributes,
@@ -23,7 +24,6 @@ from conformance import (
     wide_call,
     widened,
 )
-
 from onetrip.ops import exactness
 from onetrip.ops.schema import Form, Kind, Opaque, Sample
 from onetrip.ops.table import OPS

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from conformance import torch_dtype
 
+from conformance import torch_dtype
 from onetrip.base.dtype import COMPILED, bf16, f32, i64
 from onetrip.base.errors import Unsupported
 from onetrip.base.sym import Size, Var, product, substitute

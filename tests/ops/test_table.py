@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from conformance import kinds, node_of, overload
 
+from conformance import kinds, node_of, overload
 from onetrip.base.errors import Unsupported
 from onetrip.ir.expr import Apply, Expr, Load, walk
 from onetrip.ir.graph import Node, Value

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conformance import attributes, distance, interpret, node_of, operands, reference
 
+from conformance import attributes, distance, interpret, node_of, operands, reference
 from onetrip.ops.rows import sample
 from onetrip.ops.table import OPS
 
