@@ -16,7 +16,7 @@ from onetrip.frontend.torch_fx import import_graph
 from onetrip.interp.graph_interp import outputs, run_graph
 from onetrip.ir.graph import Graph, Node
 from onetrip.ir.verify import verify
-from onetrip.passes.alternatives import Alternative, Exactness, taken
+from onetrip.passes.alternatives import Alternative, Declined, Exactness, taken
 from onetrip.passes.attention import find
 from onetrip.passes.canonicalize import canonicalize
 from onetrip.passes.closed import Closed
@@ -181,6 +181,46 @@ def test_what_is_filled_decides_rows_and_exactness(
     found = only(graph_of(filled(by), *qkv(B, H), ~keep(T, T)))
     assert found.exactness is exactness
     assert [n.op for n in found.made if n.op in ("any", "mean", "where")] == repair
+
+
+LOW = torch.finfo(torch.float32).min
+SUMS: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], Tensor], bool]] = {
+    "one mask": (lambda s, a, b: s + torch.where(a, LOW, 0.0), True),
+    "filled twice": (lambda s, a, b: s.masked_fill(a, LOW).masked_fill(b, LOW), True),
+    "added, then filled": (
+        lambda s, a, b: (s + torch.where(a, LOW, 0.0)).masked_fill(b, LOW),
+        True,
+    ),
+    "added twice": (lambda s, a, b: s + torch.where(a, LOW, 0.0) + torch.where(b, LOW, 0.0), False),
+    "filled, then added": (lambda s, a, b: s.masked_fill(a, LOW) + torch.where(b, LOW, 0.0), False),
+    "filled with two numbers": (lambda s, a, b: s.masked_fill(a, LOW).masked_fill(b, -1e9), False),
+    "biased after a fill": (lambda s, a, b: s.masked_fill(a, -1e9) + b * 1e3, False),
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_rows_of_several_large_numbers_make_it_inexact(name: str) -> None:
+    """There the keys of the largest number alone share the weight."""
+    change, even = SUMS[name]
+
+    def fn(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        return change(q @ k.mT, a, b).softmax(-1) @ v
+
+    found = only(graph_of(fn, *qkv(B, H), ~keep(T, T), keep(T, T).roll(1, 0)))
+    assert found.exactness is (Exactness.REASSOCIATES if even else Exactness.FINITE_ONLY)
+
+
+def test_a_fill_that_leaves_the_range_is_infinite() -> None:
+    def fn(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        return ((q @ k.mT).masked_fill(mask, LOW) * 2).softmax(-1) @ v
+
+    found = only(graph_of(fn, *qkv(B, H), ~keep(T, T)))
+    assert "NaN in rows" in found.note
+
+
+def test_a_fill_that_leaves_a_weight_is_no_mask() -> None:
+    (found,) = find(graph_of(filled(-3.0), *qkv(B, H), ~keep(T, T)), "cpu")
+    assert isinstance(found, Declined) and "may leave a weight" in found.reason
 
 
 def biased(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:

@@ -12,31 +12,27 @@ afterwards is said here, unless the mask is known to leave a place in each.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
 
-from ..base.dtype import DType, bf16, bool_, f16, f32, f64
+from ..base.dtype import DType, bool_, f16
 from ..base.sym import Dim
 from ..ir.graph import Graph, Value
 from ..ir.types import contiguous_strides
 from .closed import Closed, number_of
 from .heads import Heads
-from .scores import Term
+from .scores import LEAST, Term, held
 from .terms import aligned, form_of, total
 from .writer import Writer
 
-LEAST: Mapping[DType, float] = {
-    f16: -65504.0, bf16: -3.3895313892515355e38, f32: -3.4028234663852886e38,
-    f64: -1.7976931348623157e308,
-}  # fmt: skip
-"""The least finite number."""
 SWAMPS = -1e9
 """A fill from here down leaves no weight in a row that has another place: no model has scores like
 it. f16 has no such number: there half of its least one does."""
-
+FAINT = -1e3
+"""A fill above this may leave a weight."""
 
 CHOICES = {"where": (0, 1, 2), "masked_fill": (1, 2, 0)}
 """Operators that take one of two operands: places of the condition, and of what it chooses."""
@@ -59,7 +55,7 @@ class Mask:
         value: a bool or float mask that broadcasts to [batch, heads, queries, keys], or None.
         causal: whether the flag says it all.
         rows: what rows without a place become; None where there are none.
-        exact: whether a fill or a rounding may show in finite results.
+        exact: no fill and no rounding shows in finite results.
     """
 
     value: Value | None = None
@@ -86,6 +82,7 @@ class Masks:
         Args:
             dtype: of the attention; `mixed`: whether the library takes a wider mask with it.
         """
+        spelled = terms
         terms = tuple(self._by_places(write, self._as_fill(t)) for t in terms)
         fills = [t for t in terms if t.fill is not None]
         addends = [t for t in terms if t.fill is None]
@@ -93,6 +90,8 @@ class Masks:
             return "what is added to the scores is no float"
         if len({t.fill == -math.inf for t in fills}) > 1:
             return "scores are filled with -inf and with a finite number"
+        if any(t.fill is not None and t.fill > FAINT for t in fills):
+            return "scores are filled with a number that may leave a weight"
         lying = [aligned(write, t, heads) for t in (*fills, *addends)]
         if any(x is None for x in lying):
             return "a mask splits the batch in another way than the scores"
@@ -101,9 +100,14 @@ class Masks:
         bias = total(write, addends, parts[len(fills) :])
         swamps = SWAMPS if dtype is not f16 else LEAST[f16] / 2
         exact = all(t.fill is not None and t.fill <= swamps for t in fills)
-        if bias is None:
-            return Mask() if keep is None else self._of_fills(keep, fills, heads, exact)
-        return self._of_addends(write, keep, bias, fills, dtype, mixed, exact)
+        if bias is not None:
+            mask = self._of_addends(write, keep, bias, fills, dtype, mixed, exact)
+        elif keep is not None:
+            mask = self._of_fills(keep, fills, heads, exact)
+        else:
+            mask = Mask()
+        uneven = mask.rows not in (None, Rows.NAN) and not _is_even(spelled, terms)
+        return replace(mask, exact=mask.exact and not uneven)
 
     def _as_fill(self, term: Term) -> Term:
         """An addend that is 0 in some places and swamps the others, as what it means."""
@@ -119,7 +123,8 @@ class Masks:
         least = LEAST.get(term.value.type.dtype, SWAMPS)
         if low is None or low * term.factor > max(SWAMPS, least / 2):
             return term
-        return replace(term, value=condition, factor=1.0, fill=low * term.factor, when=when)
+        fill = held(low * term.factor, term.value.type.dtype)
+        return replace(term, value=condition, factor=1.0, fill=fill, when=when)
 
     def _by_places(self, write: Writer, term: Term) -> Term:
         """An addend that is known and is 0 or -inf everywhere, as what it means."""
@@ -206,6 +211,16 @@ class Masks:
         if square and (known == (np.tri(known.shape[-1]) > 0)).all():
             return "causal"
         return "seen" if known.any(-1).all() else "blind"
+
+
+def _is_even(spelled: Sequence[Term], read: Sequence[Term]) -> bool:
+    """Whether a row that is masked whole holds one number in eager.
+
+    It does where the last thing done is to fill it, or to add one mask to scores that hold none.
+    """
+    fills = {t.fill for t in read if t.fill is not None}
+    first = next((k for k, t in enumerate(read) if t.fill is not None), len(read))
+    return len(fills) <= 1 and all(t.fill is not None for t in spelled[first + 1 :])
 
 
 def _zeros(known: np.ndarray) -> np.ndarray | None:

@@ -11,9 +11,10 @@ along these nodes. Must not know what the scores are for.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ..base.dtype import DType, bf16, f16, f32, f64
 from ..base.errors import Unsupported
 from ..base.sym import Dim, product
 from ..ir.graph import Graph, Node, Operand, Value
@@ -26,6 +27,18 @@ from .closed import number_of
 
 PRODUCTS = {"bmm": 0, "mm": 0, "baddbmm": 1, "addmm": 1}
 """Products of matrices, with the position of the left one among their operands."""
+
+
+LEAST: Mapping[DType, float] = {
+    f16: -65504.0, bf16: -3.3895313892515355e38, f32: -3.4028234663852886e38,
+    f64: -1.7976931348623157e308,
+}  # fmt: skip
+"""The least finite number."""
+
+
+def held(fill: float, dtype: DType) -> float:
+    """A fill as values of a dtype hold it: -inf where it has left their range."""
+    return -math.inf if fill < LEAST.get(dtype, -math.inf) else fill
 
 
 @dataclass(frozen=True)
@@ -208,11 +221,11 @@ def _cast(s: Scores, node: Node, position: int, graph: Graph) -> Answer:
     return s if node.output.type.dtype.is_float else "the scores are converted to integers"
 
 
-def _times(s: Scores, by: float) -> Answer:
+def _times(s: Scores, by: float, dtype: DType) -> Answer:
     if not math.isfinite(by) or by <= 0:
         return f"the scores are multiplied by {by}"
     terms = tuple(
-        replace(t, factor=t.factor * by, fill=None if t.fill is None else t.fill * by)
+        replace(t, factor=t.factor * by, fill=None if t.fill is None else held(t.fill * by, dtype))
         for t in s.terms
     )
     return replace(s, scale=s.scale * by, terms=terms)
@@ -222,7 +235,7 @@ def _mul(s: Scores, node: Node, position: int, graph: Graph) -> Answer:
     other = node.inputs[1 - position]
     by = number_of(graph, other)
     if by is not None:
-        return _times(s, by)
+        return _times(s, by, node.output.type.dtype)
     if isinstance(other, Value) and other.type.rank == 0 and not s.terms:
         return replace(s, factors=(*s.factors, other))
     return "the scores are multiplied by a tensor"
@@ -232,7 +245,7 @@ def _div(s: Scores, node: Node, position: int, graph: Graph) -> Answer:
     by = number_of(graph, node.inputs[1]) if position == 0 else None
     if not by or node.attr.get("rounding_mode") is not None:
         return "the scores are divided by a tensor"
-    return _times(s, 1 / by)
+    return _times(s, 1 / by, node.output.type.dtype)
 
 
 def _added(sign: int) -> Rule:
@@ -240,7 +253,7 @@ def _added(sign: int) -> Rule:
         factor = float(node.attr.get("alpha", 1))
         other = node.inputs[1 - position]
         if position == 1:
-            scaled = _times(s, sign * factor)
+            scaled = _times(s, sign * factor, node.output.type.dtype)
             if isinstance(scaled, str):
                 return scaled
             s, factor = scaled, 1.0
