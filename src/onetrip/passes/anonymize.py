@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ..ir.expr import Expr, Load, Rewriter
+from ..ir.expr import Expr, Load, Rewriter, children
 from ..ir.nest import Nest, Store
 
 
@@ -26,7 +26,10 @@ def renamed(nest: Nest, new: Mapping[str, str]) -> Nest:
             return Load(new[e.buffer], e.index, e.dtype, e.guard, e.other)
         return None
 
-    rewrite = Rewriter(node=load)
+    def leaf(e: Expr) -> Expr | None:
+        return None if children(e) else load(e)
+
+    rewrite = Rewriter(leaf=leaf, node=load)
 
     def store(s: Store) -> Store:
         return replace(

@@ -14,7 +14,6 @@ nodes, never seconds. Must not know graphs, nests or targets.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -31,8 +30,6 @@ TOLERANCE = 1e-6
 MOST_NODES = 20000
 MOST_ROUNDS = 4000
 """Solutions of one program, relaxed or whole."""
-MOST_PRICED = 400
-"""Columns priced in one program; then it goes on with these, and the bound stays where it was."""
 
 OPTIONS = {
     "output_flag": False,
@@ -84,24 +81,12 @@ class _Program:
         self.priced = [False] * len(columns)
         self.reads = [_reads(region, c) for c in columns]
         self.linked: set[tuple[int, int]] = set()
-        self._most = math.inf
         self.solver = _Solver(costs, _first_rows(region, columns))
 
     def close(self, j: int) -> None:
         """Leaves a column out."""
         self.open[j] = False
         self.solver.close(j)
-
-    def narrow(self, lower: float) -> None:
-        """Leaves out all that is not priced; no more is proved than this bound of all columns."""
-        self._most = min(self._most, lower)
-        for j, priced in enumerate(self.priced):
-            if not priced and self.open[j]:
-                self.close(j)
-
-    def proved(self, bound: float) -> float:
-        """What a bound of the open columns is for all of them."""
-        return min(self._most, bound)
 
 
 def cheapest_cover(
@@ -122,11 +107,9 @@ def cheapest_cover(
     for _ in range(MOST_ROUNDS):
         answer = program.solver.solve()
         if answer is None or answer.objective >= program.goal:
-            return Cover(None, known, program.proved(known))  # none is better
-        lower = program.proved(max(lower, answer.bound))
+            return Cover(None, known, known)  # none is better
+        lower = max(lower, answer.bound)
         if _learns(program, answer.values):
-            if sum(program.priced) > MOST_PRICED:
-                program.narrow(lower)
             continue
         if not _is_whole(answer.values):
             if whole:
@@ -139,8 +122,7 @@ def cheapest_cover(
         circle = find_circle(region, [columns[j] for j in chosen])
         if circle is None:
             cost = sum(program.costs[j] for j in chosen)
-            bound = program.proved(min(cost, answer.bound))
-            return Cover(tuple(columns[j] for j in chosen), cost, bound)
+            return Cover(tuple(columns[j] for j in chosen), cost, min(cost, answer.bound))
         _cut(program, [chosen[k] for k in circle])
     return Cover(None, known, min(known, lower))
 

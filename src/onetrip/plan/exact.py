@@ -10,11 +10,12 @@ the rest of the graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from ..base.sym import Dim
 from ..cost.roofline import Cost
 from ..passes.close import Unfusable
 from .cover import Cover, cheapest_cover, covers, find_circle
@@ -31,7 +32,7 @@ BYTE_SHARE = 1e-6
 """Of two plans of equal time the one with fewer bytes: their time counts this share."""
 MOST_UNITS = 128
 """Units of a region whose columns may be few enough to be listed."""
-MOST_DIRECT = 16
+MOST_DIRECT = 24
 """Units of a region that is listed as it is; a larger one is listed with its units glued."""
 MOST_BOTH = 4000
 """Units of a region that is grouped greedily in two ways."""
@@ -52,6 +53,38 @@ class Answer:
     us: float
     bound_us: float
     kind: Literal["exact", "floor"]
+
+
+@dataclass(frozen=True)
+class _Slice:
+    """A part of a value that a unit reads.
+
+    Two slices of one form at different offsets are different elements, in part at least, so that
+    no index of a kernel stands for both.
+
+    Attributes:
+        whole: bytes of the value.
+    """
+
+    name: str
+    bytes: int
+    whole: int
+    form: Hashable = None
+    offset: Dim = 0
+
+
+def _together(slices: Iterable[_Slice]) -> dict[str, int]:
+    """Bytes that one kernel reads at least of each value, of which it reads these slices."""
+    forms: dict[str, dict[Hashable, dict[Dim, int]]] = {}
+    whole: dict[str, int] = {}
+    for s in slices:
+        whole[s.name] = s.whole
+        offsets = forms.setdefault(s.name, {}).setdefault(s.form, {})
+        offsets[s.offset] = max(offsets.get(s.offset, 0), s.bytes)
+    return {
+        name: max(min(whole[name], sum(offsets.values())) for offsets in found.values())
+        for name, found in forms.items()
+    }
 
 
 class Prices:
@@ -94,14 +127,12 @@ class Prices:
         return name in index.needed or not set(self.region.atoms_of(column.units)) >= set(readers)
 
     def at_least(self, column: Column) -> float:
-        """A lower bound of `weight`: a launch, each value read once, each result written once.
+        """A lower bound of `weight`: a launch, each slice read once, each result written once.
 
         What moves at all is waited for once.
         """
-        read: dict[str, int] = {}
-        for k in bits(column.units & (self._solid | column.stored)):
-            for name, size in self._reads[k]:
-                read[name] = max(read.get(name, 0), size)
+        whole = [self._slices[k] for k in bits(column.units & (self._solid | column.stored))]
+        read = _together(s for slices in whole for s in slices)
         inside = {n for k in bits(column.units) for n in self.region.units[k].makes}
         moved = sum(size for name, size in read.items() if name not in inside)
         moved += sum(map(self.evaluator.value_bytes, self.stored(column)))
@@ -118,6 +149,25 @@ class Prices:
             cost = self._cost(Column(1 << k, 1 << k))
             found.append(() if cost is None else cost.reads)
         return tuple(found)
+
+    @cached_property
+    def _slices(self) -> tuple[tuple[_Slice, ...], ...]:
+        """What each unit reads, and of which form and where it is."""
+        return tuple(
+            tuple(self._slice(k, name, size) for name, size in reads)
+            for k, reads in enumerate(self._reads)
+        )
+
+    def _slice(self, k: int, name: str, size: int) -> _Slice:
+        """What a unit reads of a value; without a form unless it is one view, the whole of it."""
+        index, whole = self.evaluator.index, self.evaluator.value_bytes(name)
+        wires = [v for a in self.region.units[k].atoms for v in index.atoms[a].node.values]
+        views = [v.name for v in wires if index.base(v.name) == name]
+        if len(views) != 1 or self.evaluator.value_bytes(views[0]) != size:
+            return _Slice(name, size, whole)
+        kind, view = index.type_of(views[0]), index.views.get(views[0])
+        offset = 0 if view is None else view.offset
+        return _Slice(name, size, whole, (kind.shape, kind.strides), offset)
 
     @cached_property
     def _solid(self) -> int:

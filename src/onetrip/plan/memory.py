@@ -166,20 +166,25 @@ def _pack(blocks: Sequence[Range]) -> tuple[dict[str, Dim], int]:
 
 
 def _first_fit(blocks: Sequence[Range]) -> tuple[dict[str, Dim], int]:
-    """Each block at the lowest offset where no block alive at the same time lies."""
-    placed: list[tuple[int, int, Range]] = []
+    """Each block at the lowest offset where no block alive at the same time lies.
+
+    Only blocks alive at its first step, or made while it lives, are looked at.
+    """
+    alive: dict[int, list[tuple[int, int]]] = {}
+    made: dict[int, list[tuple[int, int]]] = {}
     offsets: dict[str, Dim] = {}
     top = 0
     for block in blocks:
         size, at = _size(block), 0
-        for start, end, other in placed:
-            alive = other.first <= block.last and block.first <= other.last
-            if alive and start < at + size and at < end:
+        later = (p for s in range(block.first + 1, block.last + 1) for p in made.get(s, ()))
+        for start, end in sorted({*alive.get(block.first, ()), *later}):
+            if start < at + size and at < end:
                 at = end
         offsets[block.name] = at
         if size:
-            placed.append((at, at + size, block))
-            placed.sort(key=lambda p: p[0])
+            made.setdefault(block.first, []).append((at, at + size))
+            for step in range(block.first, block.last + 1):
+                alive.setdefault(step, []).append((at, at + size))
         top = max(top, at + size)
     return offsets, top
 

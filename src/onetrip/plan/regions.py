@@ -108,12 +108,13 @@ def _transposed(rows: Sequence[int]) -> tuple[int, ...]:
 def find_regions(pool: Pool, link: Link, size: Bytes) -> list[Region]:
     """The regions of the pool's generated, unpinned parts, in graph order."""
     free = {p.key: p for p in pool.parts.values() if pool.is_generated(p) and not p.frozen}
+    units = {key: unit_of(pool, p) for key, p in free.items()}
     inlined = _inlined(pool, free, link)
     home = {key: key for key in free}
     for p, c in inlined:
         if _all_free(pool, free, p, c):
             _join(home, p.key, c.key)
-    for a, b in _siblings(pool, free, size):
+    for a, b in _siblings(pool, free, units, size):
         _join(home, a.key, b.key)
     for p, c in _worth_again(pool, inlined, home, size):
         _join(home, p.key, c.key)
@@ -121,7 +122,7 @@ def find_regions(pool: Pool, link: Link, size: Bytes) -> list[Region]:
     for key in free:
         members.setdefault(_root(home, key), []).append(free[key])
     pairs = frozenset((p.key, c.key) for p, c in inlined)
-    found = [_region(pool, sorted(m, key=pool.order), pairs) for m in members.values()]
+    found = [_region(pool, sorted(m, key=pool.order), units, pairs) for m in members.values()]
     return sorted(found, key=lambda r: r.units[0].atoms)
 
 
@@ -148,9 +149,10 @@ def _all_free(pool: Pool, free: dict[int, Part], p: Part, c: Part) -> bool:
     return all(pool.owner[k] in free for k in bits(pool.between((p, c))))
 
 
-def _siblings(pool: Pool, free: dict[int, Part], size: Bytes) -> Iterable[tuple[Part, Part]]:
+def _siblings(
+    pool: Pool, free: dict[int, Part], units: Mapping[int, Unit], size: Bytes
+) -> Iterable[tuple[Part, Part]]:
     """Readers of one value that no path joins and whose shapes allow one kernel."""
-    shapes = {key: unit_of(pool, p) for key, p in free.items()}
     for name, readers in pool.index.readers.items():
         if not size(name):  # nothing is read of it
             continue
@@ -160,7 +162,7 @@ def _siblings(pool: Pool, free: dict[int, Part], size: Bytes) -> Iterable[tuple[
             for b in keys[i + 1 : i + far]:
                 one, two = free[a], free[b]
                 joined = (one.up | one.down) & two.mask
-                if not joined and _may_be_results(shapes[a], shapes[b]):
+                if not joined and _may_be_results(units[a], units[b]):
                     yield one, two
 
 
@@ -188,8 +190,7 @@ def _worth_again(
     found: list[tuple[Part, Part]] = []
     for p, c in inlined:
         a, b = _root(home, p.key), _root(home, c.key)
-        readers = pool.readers_of(p)
-        if a == b or len(readers) > MOST_REACHED or not all(map(pool.is_generated, readers)):
+        if a == b or not _is_read_by_few(pool, p):
             continue
         stored = pool.stored(p.atoms, (p,))
         if any(n in pool.index.needed for n in stored):
@@ -198,6 +199,11 @@ def _worth_again(
         if _least(pool, p, known, size) < sum(map(size, stored)):
             found.append((p, c))
     return found
+
+
+def _is_read_by_few(pool: Pool, part: Part) -> bool:
+    readers = pool.readers_of(part)
+    return len(readers) <= MOST_REACHED and all(map(pool.is_generated, readers))
 
 
 def _least(pool: Pool, part: Part, known: set[str], size: Bytes) -> int:
@@ -251,10 +257,15 @@ def _numel(name: str, index: Index) -> int:
     return count if isinstance(count, int) else 0
 
 
-def _region(pool: Pool, parts: list[Part], inlinable: frozenset[tuple[int, int]]) -> Region:
+def _region(
+    pool: Pool,
+    parts: list[Part],
+    known: Mapping[int, Unit],
+    inlinable: frozenset[tuple[int, int]],
+) -> Region:
     index = pool.index
     parts = _in_order(pool, parts)
-    units = tuple(unit_of(pool, p) for p in parts)
+    units = tuple(known[p.key] for p in parts)
     place = {k: i for i, p in enumerate(parts) for k in p.atoms}
     entries = _entries(index, place)
     above: list[int] = []
