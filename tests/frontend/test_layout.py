@@ -137,3 +137,28 @@ def test_a_reader_of_the_storage_reads_it_as_eager_lays_it() -> None:
         right = program(x)
         found = torch.compile(program, backend="onetrip")(x)
     assert torch.allclose(found, right, rtol=1e-5, atol=1e-6)
+
+
+VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
+    "slice": lambda y: y[:, 1:],
+    "slice of a slice": lambda y: y[:, 1:, ::2].transpose(2, 3),
+    "part": lambda y: y.chunk(2, 1)[1],
+    "expanded": lambda y: y[:, :1].expand(-1, 3, -1, -1),
+    "storage of a slice": lambda y: y[:, 1:].as_strided((5, 7), (11, 1)) + 1,
+}
+
+
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_view_with_gaps_lies_as_eager_lays_it(name: str) -> None:
+    conv = nn.Conv2d(3, 4, 3)
+
+    def program(x: Tensor) -> Tensor:
+        return VIEWS[name](conv(x) * 2)
+
+    x = images(torch.float32)
+    with torch.no_grad():
+        right = program(x)
+        found = torch.compile(program, backend="onetrip")(x)
+    assert found.stride() == right.stride()
+    assert torch.allclose(found, right, rtol=1e-5, atol=1e-6)

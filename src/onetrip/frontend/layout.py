@@ -159,14 +159,28 @@ def _read_as_before(
 ) -> None:
     """Gives a reader a copy that lies as its operand once did."""
     if source in changed and isinstance(source.meta["val"], Tensor):
-        node.replace_input_with(source, _stored_as(Writer(node), source, before[source]))
+        node.replace_input_with(source, _as_before(Writer(node), source, before, changed))
 
 
 def _restore(output: Node, before: Mapping[Node, Any], changed: set[Node]) -> None:
     for source in output.all_input_nodes:
         if source in changed:
-            copy = _stored_as(Writer(output), source, before[source])
+            copy = _as_before(Writer(output), source, before, changed)
             output.replace_input_with(source, copy)
+
+
+def _as_before(write: Writer, source: Node, before: Mapping[Node, Any], changed: set[Node]) -> Node:
+    """A copy that lies as a value once did: of what it is a view of, where it leaves gaps there."""
+    part = source.target is operator.getitem
+    view: Any = source.args[0] if part else source
+    value, viewed = source.meta["val"], view.args[0] if view.args else None
+    span = 1 + sum((n - 1) * s for n, s in zip(value.shape, before[source], strict=True))
+    is_view = getattr(view.target, "is_view", False) and isinstance(viewed, Node)
+    if span == value.numel() or not is_view:
+        return _stored_as(write, source, before[source])
+    base = _as_before(write, viewed, before, changed) if viewed in changed else viewed
+    made = write.call(view.target, base, *view.args[1:], **view.kwargs)
+    return write.call(operator.getitem, made, source.args[1]) if part else made
 
 
 def _stored_as(write: Writer, source: Node, strides: Strides) -> Node:
