@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from .pool import bits
 from .regions import Region, may_share, may_store
 
-MOST_STATES = 24000
+MOST_STATES = 45000
 """Groups looked at in one region, those that are kept and those that lead to them."""
 MOST_COLUMNS = 4000
 """Columns of one region that is searched exactly."""

@@ -114,7 +114,7 @@ def find_regions(pool: Pool, link: Link, size: Bytes) -> list[Region]:
     for p, c in inlined:
         if _all_free(pool, free, p, c):
             _join(home, p.key, c.key)
-    for a, b in _siblings(pool, free, units, size):
+    for a, b in _siblings(pool, free, units):
         _join(home, a.key, b.key)
     for p, c in _worth_again(pool, inlined, home, size):
         _join(home, p.key, c.key)
@@ -150,12 +150,10 @@ def _all_free(pool: Pool, free: dict[int, Part], p: Part, c: Part) -> bool:
 
 
 def _siblings(
-    pool: Pool, free: dict[int, Part], units: Mapping[int, Unit], size: Bytes
+    pool: Pool, free: dict[int, Part], units: Mapping[int, Unit]
 ) -> Iterable[tuple[Part, Part]]:
     """Readers of one value that no path joins and whose shapes allow one kernel."""
-    for name, readers in pool.index.readers.items():
-        if not size(name):  # nothing is read of it
-            continue
+    for readers in pool.index.readers.values():
         keys = [k for k in dict.fromkeys(pool.owner[r] for r in readers) if k in free]
         far = len(keys) if len(keys) <= MOST_SIBLINGS else 2
         for i, a in enumerate(keys):
