@@ -385,6 +385,7 @@ def fixed_and_free(shape: Any) -> list[str]:
     ("shapes", "expected"),
     [
         (None, ["4", "6"]),
+        (False, ["4", "6"]),
         (True, ["free", "free"]),
         ({"x": {0: torch.export.Dim("batch", min=2, max=64)}}, ["free", "6"]),
         ({"x": {1: torch.export.Dim.DYNAMIC}}, ["4", "free"]),

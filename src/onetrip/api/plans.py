@@ -40,7 +40,7 @@ def plan(
         target: name of a chip, see `onetrip targets`.
         search: `best` (by cost), `max` (all that is legal) or `eager` (a kernel for each call).
         training: whether gradients are traced: then the backward graph is planned as well.
-        dynamic_shapes: None for fixed sizes; True or a dict of `torch.export.Dim` for symbolic.
+        dynamic_shapes: None or False for fixed sizes; True or a dict of `torch.export.Dim`.
         numerics: `eager` (eager's rounding points) or `fast`.
 
     Raises:

@@ -209,8 +209,9 @@ def capture_graphs(
         device: where model and arguments are imagined to be.
         training: whether gradients are traced: then each forward graph is followed by its
             backward graph. The model's own train or eval mode is left alone.
-        dynamic_shapes: None for fixed sizes, True for symbolic ones wherever torch allows, or a
-            dict from argument names (or a sequence by position) to ``{axis: torch.export.Dim}``.
+        dynamic_shapes: None or False for fixed sizes, True for symbolic ones wherever torch
+            allows, or a dict from argument names (or a sequence by position) to
+            ``{axis: torch.export.Dim}``.
 
     Raises:
         CaptureError: the model's Python needs a tensor's value, or raised.
@@ -228,7 +229,7 @@ def capture_graphs(
         copied, fake_args, fake_kwargs = fake_copy(
             model, arguments, dict(kwargs or {}), mode, device
         )
-        if dynamic_shapes is not None and dynamic_shapes is not True:
+        if dynamic_shapes is not None and not isinstance(dynamic_shapes, bool):
             _mark_inputs(fake_args, fake_kwargs, dynamic_shapes, copied)
         dynamic = True if dynamic_shapes is True else None
         backend = make_backend(compile_graph)
