@@ -11,8 +11,6 @@ from dataclasses import replace
 
 from ..base.text import identifier
 from ..cost.roofline import is_anchor
-from ..ir.nest import Combine, Nest
-from ..ops.table import OPS
 from ..passes.close import Unfusable
 from .constraints import Refusal
 from .decision import Evidence, decide
@@ -106,7 +104,7 @@ def _group(pool: Pool, evaluator: Evaluator, part: Part, number: int) -> Group:
     needs = priced.need
     return Group(
         f"g{number}_{_words(index, part.atoms)}",
-        _library_kind(node.op) if nest is None else _kind(nest),
+        priced.kind,
         (node.name,) if library else index.members(part.atoms),
         node if library else None,
         nest,
@@ -134,16 +132,6 @@ def _word(index: Index, atom: int) -> str:
     text = node.origin.call or str(node.attr.get("target", node.op))
     parts = text.split(".")
     return parts[1] if len(parts) > 1 and parts[0] in ("aten", "onetrip", "prims") else parts[-1]
-
-
-def _kind(nest: Nest) -> str:
-    if any(s.combine is not Combine.SET for s in nest.stores):
-        return "scatter"
-    return "scan" if nest.scans else "reduction" if nest.reductions else "pointwise"
-
-
-def _library_kind(op: str) -> str:
-    return OPS[op].kind.value if op in OPS else "extern"
 
 
 # ------------------------------------------------------------------ boundaries

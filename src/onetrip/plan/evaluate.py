@@ -13,8 +13,9 @@ from ..cost.occupancy import Need, Resources, need
 from ..cost.roofline import Cost, kernel_cost, library_cost
 from ..cost.sizes import Hints, number, smaller
 from ..cost.traffic import traffic, work
-from ..ir.nest import Nest
+from ..ir.nest import Combine, Nest
 from ..ir.types import TensorType
+from ..ops.table import OPS
 from ..passes.anonymize import renamed
 from ..passes.close import Closing, Unfusable
 from ..passes.fuse import fuse
@@ -25,11 +26,11 @@ from .structure import Names, Once, Structures
 
 @dataclass(frozen=True)
 class Priced:
-    """What a group costs and needs; a library call needs nothing that is known here."""
+    """What a group is, costs and needs; a library call needs nothing that is known here."""
 
+    kind: str
     cost: Cost
     need: Need | None
-    pointwise: bool
 
 
 class Evaluator:
@@ -57,6 +58,7 @@ class Evaluator:
         self.structures = Structures(index)
         self._prices: Once[Priced | Unfusable] = Once(_price_renamed)
         self._nests: Once[Nest | Unfusable] = Once(_nest_renamed)
+        self._calls: dict[int, Priced] = {}
         self._bytes: dict[str, int] = {}
 
     def value_bytes(self, name: str) -> int:
@@ -77,6 +79,12 @@ class Evaluator:
             return self.library(first)
         key, names = self.structures.of(self.index.members(atoms), frozenset(stored))
         return self._prices.get(key, names, lambda: self._priced(atoms, stored))
+
+    def has_nest(self, atoms: tuple[int, ...], stored: Names) -> bool:
+        """Whether generated atoms can be one nest."""
+        key, names = self.structures.of(self.index.members(atoms), frozenset(stored))
+        _, found = self._prices.known(key, names, lambda: self._priced(atoms, stored))
+        return not isinstance(found, Unfusable)
 
     def _priced(self, atoms: tuple[int, ...], stored: Names) -> Priced | Unfusable:
         nest = self._fuse(atoms, stored)
@@ -99,13 +107,19 @@ class Evaluator:
 
     def library(self, atom: Atom) -> Priced:
         """The price of a library call: every operand read once, every output written once."""
+        found = self._calls.get(atom.number)
+        if found is None:
+            found = self._calls[atom.number] = self._call(atom)
+        return found
+
+    def _call(self, atom: Atom) -> Priced:
         reads: dict[str, int] = {}
         for v in atom.node.values:
             base = self.index.base(v.name)
             reads[base] = max(reads.get(base, 0), self.value_bytes(v.name))
         writes = tuple((v.name, self.value_bytes(v.name)) for v in atom.node.outputs)
         cost = library_cost(atom.node, tuple(reads.items()), writes, self.target, hints=self.hints)
-        return Priced(cost, None, False)
+        return Priced(_library_kind(atom.node.op), cost, None)
 
     def price_nest(self, nest: Nest) -> Priced:
         """The price of the kernel generated for a nest."""
@@ -119,7 +133,17 @@ class Evaluator:
             hints=self.hints,
             launch_us=self.launch_us,
         )
-        return Priced(cost, needs, not nest.reductions and not nest.scans)
+        return Priced(_kind(nest), cost, needs)
+
+
+def _kind(nest: Nest) -> str:
+    if any(s.combine is not Combine.SET for s in nest.stores):
+        return "scatter"
+    return "scan" if nest.scans else "reduction" if nest.reductions else "pointwise"
+
+
+def _library_kind(op: str) -> str:
+    return OPS[op].kind.value if op in OPS else "extern"
 
 
 def _price_renamed(outcome: Priced | Unfusable, new: Mapping[str, str]) -> Priced | Unfusable:

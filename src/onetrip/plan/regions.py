@@ -207,15 +207,19 @@ def _is_read_by_few(pool: Pool, part: Part) -> bool:
 def _least(pool: Pool, part: Part, known: set[str], size: Bytes) -> int:
     """A lower bound of the bytes read to compute a part again, beyond those read anyway."""
     most = 0
+    made: list[tuple[str, Part]] = []
     for name in pool.reads(part):
-        if name in known:
-            continue
         maker = pool.index.maker.get(name)
         owner = None if maker is None else pool.parts.get(pool.owner[maker])
-        cost = size(name)
+        if name in known:
+            continue
         if owner is not None and pool.is_generated(owner) and not owner.frozen:
-            cost = min(cost, _least(pool, owner, known, size))
-        most = max(most, cost)
+            made.append((name, owner))
+        else:
+            most = max(most, size(name))
+    for name, owner in made:
+        if size(name) > most:  # else it can be no more: a chain of sums is not walked to its start
+            most = max(most, min(size(name), _least(pool, owner, known, size)))
     return most
 
 

@@ -158,7 +158,7 @@ class _Start:
         def link(producer: Part, consumer: Part) -> bool:
             atoms = state.pool.union((producer, consumer))
             stored = state.pool.stored(consumer.atoms, (consumer,))
-            return not isinstance(self.evaluator.price(atoms, stored), Unfusable)
+            return self.evaluator.has_nest(atoms, stored)
 
         return find_regions(state.pool, link, self.evaluator.value_bytes)
 

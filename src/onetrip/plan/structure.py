@@ -70,12 +70,16 @@ class Once(Generic[Found]):
     renamed: Callable[[Found, Mapping[str, str]], Found]
     _known: dict[Hashable, tuple[Names, Found]] = field(default_factory=dict)
 
-    def get(self, key: Hashable, names: Names, find: Callable[[], Found]) -> Found:
-        """What is known of a structure, or what is found now, under these names."""
+    def known(self, key: Hashable, names: Names, find: Callable[[], Found]) -> tuple[Names, Found]:
+        """What is known of a structure, or what is found now, and the names that are in it."""
         known = self._known.get(key)
         if known is None:
             known = self._known[key] = (names, find())
-        first, found = known
+        return known
+
+    def get(self, key: Hashable, names: Names, find: Callable[[], Found]) -> Found:
+        """The same under these names."""
+        first, found = self.known(key, names, find)
         if first == names:
             return found
         return self.renamed(found, dict(zip(first, names, strict=True)))
