@@ -1,0 +1,81 @@
+"""The bound that a column has before it is priced is never above its price."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from onetrip.base.dtype import bf16
+from onetrip.cost.sizes import NO_HINTS
+from onetrip.ir.graph import Graph
+from onetrip.plan.constraints import NO_CONSTRAINTS
+from onetrip.plan.enumerate import Column, enumerate_columns
+from onetrip.plan.evaluate import Evaluator
+from onetrip.plan.exact import Prices
+from onetrip.plan.index import index_graph
+from onetrip.plan.legality import Legality
+from onetrip.plan.pool import Part, Pool
+from onetrip.plan.regions import find_regions
+from onetrip.target import load
+
+from .graphs import Draft, lowered
+from .test_exact import TARGETS, random_graph
+
+ROWS, WIDTH = 256, 512
+
+
+def priced_regions(graph: Graph, target: str) -> list[Prices]:
+    """Every region of a graph."""
+    primitive, nests = lowered(graph)
+    index = index_graph(primitive, nests)
+    evaluator = Evaluator(index, load(target), NO_HINTS)
+    pool = Pool(index)
+    legality = Legality(pool, evaluator, NO_CONSTRAINTS)
+
+    def link(producer: Part, consumer: Part) -> bool:
+        stored = pool.stored(consumer.atoms, (consumer,))
+        return evaluator.has_nest(pool.union((producer, consumer)), stored)
+
+    regions = find_regions(pool, link, evaluator.value_bytes)
+    return [Prices(r, evaluator, legality) for r in regions]
+
+
+def joined(parts: int) -> Graph:
+    """Slices of one product, each made another value, some of them read twice."""
+    d = Draft()
+    width = parts * WIDTH
+    x = d.input("x", ROWS, WIDTH, dtype=bf16)
+    whole = d("whole", "mm", x, d.input("w", WIDTH, width, dtype=bf16))
+    slices = [
+        d(f"s{k}", "slice", whole, dim=1, start=k * WIDTH, end=(k + 1) * WIDTH, step=1)
+        for k in range(parts)
+    ]
+    made = [d(f"r{k}", "relu", s) for k, s in enumerate(slices)]
+    return d.graph(*made, d("again", "exp", slices[0]), d("all", "neg", whole))
+
+
+def columns_of(prices: Prices) -> list[Column]:
+    found = enumerate_columns(prices.region)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("seed", range(6))
+def test_no_column_costs_less_than_its_bound(seed: int, target: str) -> None:
+    rng = random.Random(500 + seed)
+    for prices in priced_regions(random_graph(rng, 8), target):
+        for column in rng.sample(found := columns_of(prices), min(40, len(found))):
+            weight = prices.weight(column)
+            assert weight is None or prices.at_least(column) <= weight * (1 + 1e-9)
+
+
+def test_slices_of_one_value_count_side_by_side_and_once_each() -> None:
+    (prices,) = priced_regions(joined(3), "h200")
+    weights = {c: w for c in columns_of(prices) if (w := prices.weight(c)) is not None}
+    assert all(prices.at_least(c) <= w * (1 + 1e-9) for c, w in weights.items())
+    three = next(c for c in weights if c.units == c.stored == 0b111)
+    one = next(c for c in weights if c.units == c.stored == 0b1)
+    moved = 1e6 * 2 * 2 * ROWS * WIDTH / load("h200").copy_bandwidth  # a slice read, one written
+    assert prices.at_least(three) - prices.at_least(one) == pytest.approx(2 * moved, rel=1e-3)
