@@ -98,12 +98,20 @@ def added(low: float, dtype: torch.dtype) -> Tensor:
     return torch.where(places(), 0.0, low).to(dtype)
 
 
+def mixed(dtype: torch.dtype) -> Tensor:
+    """A sum of two masks: the row without a place has a finite number for some of its keys alone."""
+    mask = added(torch.finfo(dtype).min, dtype)
+    mask[0, 0, 5, LENGTH // 2 :] = -math.inf
+    return mask
+
+
 LEAST = torch.finfo(torch.float32).min
 MASKED: dict[str, tuple[Callable[..., Tensor], Callable[[torch.dtype], Tensor]]] = {
     "padding": (padded, lambda _: (torch.arange(LENGTH) < torch.tensor([[15], [0]])).long()),
     "boolean": (masked, lambda _: places()),
     "infinite": (biased, lambda dtype: added(-math.inf, dtype)),
     "least": (biased, lambda dtype: added(torch.finfo(dtype).min, dtype)),
+    "both": (biased, mixed),
     "bias": (biased, lambda dtype: torch.linspace(-2, 3, LENGTH).to(dtype)),
 }
 

@@ -31,6 +31,8 @@ from .writer import Writer
 SWAMPS = -1e9
 """A fill from here down leaves no weight in a row that has another place: no model has scores like
 it. f16 has no such number: there half of its least one does."""
+LOWEST = -1e30
+"""The least finite number of a mask that is handed on: the library multiplies it by log2(e)."""
 FAINT = -1e3
 """A fill above this may leave a weight."""
 
@@ -42,9 +44,11 @@ class Rows(Enum):
     """What eager makes of a row without a place."""
 
     NAN = "nan"
+    """Where all of the row's mask is -inf."""
     MEAN = "mean"
     EITHER = "either"
-    """NaN where the row's mask is -inf, the mean where it is finite."""
+    """NaN where the row's mask is -inf, the mean where it is finite; of a row that mixes both, the
+    mean is over too many keys."""
 
 
 @dataclass(frozen=True)
@@ -106,8 +110,8 @@ class Masks:
             mask = self._of_fills(keep, fills, heads, exact)
         else:
             mask = Mask()
-        uneven = mask.rows not in (None, Rows.NAN) and not _is_even(spelled, terms)
-        return replace(mask, exact=mask.exact and not uneven)
+        numbers = mask.rows is not None and any(t.fill != -math.inf for t in fills)
+        return replace(mask, exact=mask.exact and (not numbers or _is_even(spelled, terms)))
 
     def _as_fill(self, term: Term) -> Term:
         """An addend that is 0 in some places and swamps the others, as what it means."""
@@ -177,8 +181,11 @@ class Masks:
             infinite = fills[0].fill == -math.inf
             low = -math.inf if infinite else LEAST[bias.type.dtype]
             bias = write("where", keep, bias, low)
-        finite = keep is None and self._is_finite(bias)
-        return Mask(bias, False, None if finite else Rows.EITHER, exact)
+        if keep is None and self._is_finite(bias):
+            return Mask(bias, False, None, exact)
+        if bias.type.dtype is f16:
+            return Mask(bias, False, Rows.EITHER, exact=False)
+        return Mask(_within(write, bias), False, Rows.NAN, exact)
 
     def _is_finite(self, bias: Value) -> bool:
         known = self._closed.value(bias) if bias.name in self._graph.producers else None
@@ -221,6 +228,13 @@ def _is_even(spelled: Sequence[Term], read: Sequence[Term]) -> bool:
     fills = {t.fill for t in read if t.fill is not None}
     first = next((k for k, t in enumerate(read) if t.fill is not None), len(read))
     return len(fills) <= 1 and all(t.fill is not None for t in spelled[first + 1 :])
+
+
+def _within(write: Writer, bias: Value) -> Value:
+    """A mask whose finite numbers the library can scale: no score shows beside any of them, and a
+    row of nothing else has equal weights, as in eager."""
+    below = write("logical_and", write("lt", bias, LOWEST), write("gt", bias, -math.inf))
+    return write("where", write("logical_not", below), bias, LOWEST)
 
 
 def _zeros(known: np.ndarray) -> np.ndarray | None:
