@@ -99,7 +99,7 @@ def added(low: float, dtype: torch.dtype) -> Tensor:
 
 
 def mixed(dtype: torch.dtype) -> Tensor:
-    """A sum of two masks: the row without a place has a finite number for some of its keys alone."""
+    """A sum of two masks: the row without a place has a finite number for some keys alone."""
     mask = added(torch.finfo(dtype).min, dtype)
     mask[0, 0, 5, LENGTH // 2 :] = -math.inf
     return mask
