@@ -34,12 +34,13 @@ lint: $(STAMP)  ## Format, lint and types
 	$(BIN)/mypy
 
 check: lint  ## lint and the fast tests, under a minute
-	$(BIN)/python -m pytest -q -n $(JOBS) -m "not slow"
+	$(BIN)/python -m pytest -q -n $(JOBS) -m "not slow and not exhaustive"
 
-test: lint  ## lint and every test
-	$(BIN)/python -m pytest -q -n $(JOBS)
+test: lint  ## lint and every test but the exhaustive ones
+	$(BIN)/python -m pytest -q -n $(JOBS) -m "not exhaustive"
 
-conformance: $(STAMP)  ## PyTorch's own operator tests, every operator and dtype; goes on where it stopped
+conformance: $(STAMP)  ## The exhaustive tests: every small graph's plan, PyTorch's own operator tests
+	$(BIN)/python -m pytest -q -n $(JOBS) -m exhaustive
 	$(BIN)/python tests/conformance/opinfo_run.py --jobs $(JOBS) --write
 
 golden: $(STAMP)  ## Rewrite the golden texts that the tests compare with; read the diff

@@ -77,8 +77,11 @@ def test_no_plan_of_a_small_graph_is_cheaper(seed: int) -> None:
     check(seed, 9)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("block", range(10))
+BLOCKS = [pytest.param(k, marks=pytest.mark.exhaustive if k else pytest.mark.slow)
+          for k in range(10)]  # fmt: skip
+
+
+@pytest.mark.parametrize("block", BLOCKS)
 def test_no_plan_of_five_hundred_small_graphs_is_cheaper(block: int) -> None:
     for seed in range(50 * block, 50 * block + 50):
         check(seed, 12)
