@@ -392,7 +392,7 @@ def test_long_column_sums_are_made_in_parts(case: str, name: str) -> None:
 
 
 def _in_parts(kernels: tuple[Kernel, ...]) -> bool:
-    """A kernel for the parts before those that join and read them; on a CPU all are loops of one."""
+    """A kernel for the parts before those that join and read them; on a CPU loops of one."""
     if len(kernels) > 1:
         return any(loop.axis.name == "part" for loop in _loops(kernels[0], Mapping.GRID))
     (kernel,) = kernels
