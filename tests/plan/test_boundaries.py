@@ -24,7 +24,7 @@ ROWS, WIDTH, INNER = 4096, 16384, 1024
 
 
 def assembler(nest: Nest, target: Target) -> Assembled:
-    """What ptxas says of the block's kernels within 48 registers: gelu and norm together spill."""
+    """Stands for the assembler, with figures made up: gelu and norm together spill."""
     erf = any(isinstance(e, Apply) and e.op == "erf" for e in nest.expressions)
     if nest.reductions:
         return Assembled(48, 416 if erf else 0, 64)
