@@ -15,7 +15,7 @@ from onetrip.plan.decision import Decision
 from onetrip.plan.evaluate import Evaluator
 from onetrip.plan.index import index_graph
 from onetrip.plan.legality import Legality
-from onetrip.plan.peak import eager_peak, highest, spans_of
+from onetrip.plan.peak import alive_at, eager_peak, spans_of
 from onetrip.plan.plan import GraphPlan
 from onetrip.plan.pool import Pool
 from onetrip.plan.search import Search, plan_graph
@@ -73,6 +73,31 @@ def test_siblings_that_would_all_be_alive_at_once_stay_apart(search: Search) -> 
     assert all(g.nest is None or len(g.stored) == 1 for g in plan.groups)
 
 
+def unrolled(steps: int, *size: int) -> Graph:
+    """A loop written out, in which a step reads an earlier one and a factor that others read."""
+    d = Draft()
+    x = d.input("x", *size)
+    factors = [d(f"factor{k}", "mul", x, float(k + 2)) for k in range(7)]
+    kept = [x, x, x]
+    for k in range(steps):
+        wave = d(f"wave{k}", "sin", kept[-1])
+        kept.append(d(f"old{k}", "add", d(f"new{k}", "add", wave, factors[k % 7]), kept[-3]))
+    return d.graph(kept[-1])
+
+
+@pytest.mark.parametrize("search", ["best", "greedy-bytes", "max"])
+def test_a_loop_written_out_is_fused_as_far_as_eagers_memory_allows(search: Search) -> None:
+    """All seven factors and the last steps are alive in eager too: two steps fit, thirty do not."""
+    graph = unrolled(32, ROWS, WIDTH)
+    plan = planned(graph, search)
+    assert plan.memory.unplanned_peak_bytes <= eager(graph)
+    assert len(plan.groups) < 32
+
+
+def test_a_few_bytes_are_not_worth_a_kernel() -> None:
+    assert len(planned(unrolled(32, 128)).groups) <= 2
+
+
 def test_what_the_user_forces_stays_though_it_needs_more_memory() -> None:
     graph = siblings_far_apart(2)
     plan = planned(graph, constraints=Constraints(fuse=(("e0", "e1"),)))
@@ -98,7 +123,7 @@ def test_what_is_kept_apart_says_so() -> None:
 def graphs(draw: st.DrawFn) -> Graph:
     """Chains over one input with library calls between them, so that merges reach far."""
     d = Draft()
-    values: list[Value] = [d.input("x", 64, 64)]
+    values: list[Value] = [d.input("x", 1024, 1024)]
     for k in range(draw(st.integers(4, 16))):
         op = draw(st.sampled_from(["relu", "exp", "add", "sum", "call"]))
         a, b = (values[draw(st.integers(0, len(values) - 1))] for _ in range(2))
@@ -119,17 +144,16 @@ def test_no_plan_of_a_random_graph_holds_more_than_eager(graph: Graph, search: S
     assert plan.memory.unplanned_peak_bytes <= eager(graph)
 
 
-def test_the_highest_step_is_found() -> None:
+def test_the_alive_at_step_is_found() -> None:
     primitive, nests = lowered(siblings_far_apart(1))
     pool = Pool(index_graph(primitive, nests))
     order = execution_order(pool)
     spans = spans_of(pool, order, lambda _: 1)
-    most, at = highest(spans)
-    assert (
-        most
-        == max(sum(s.first <= k <= s.last for s in spans) for k in range(len(order)))
-        == sum(s.first <= at <= s.last for s in spans)
+    alive = alive_at(spans)
+    assert max(alive.values()) == max(
+        sum(s.first <= k <= s.last for s in spans) for k in range(len(order))
     )
+    assert all(n == sum(s.first <= k <= s.last for s in spans) for k, n in alive.items())
 
 
 def test_the_lightest_divide_that_is_enough_is_taken() -> None:

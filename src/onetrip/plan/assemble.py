@@ -94,7 +94,7 @@ def execution_order(pool: Pool) -> list[Part]:
 
 def _group(pool: Pool, evaluator: Evaluator, part: Part, number: int) -> Group:
     index = pool.index
-    stored = pool.stored(part.atoms, (part,))
+    stored = pool.stores(part)
     priced = evaluator.price(part.atoms, stored)
     assert isinstance(priced, Priced), f"a group of the plan has no nest: {priced}"
     node = index.atoms[part.atoms[0]].node

@@ -1,4 +1,4 @@
-"""Merges worth trying, each with the bytes that it would save.
+"""Merges worth trying, and the bytes that each would save.
 
     producer and consumer   the value is not read again, nor written when nobody else reads it
     siblings                a common input is read once
@@ -32,7 +32,6 @@ class Candidate:
 
     kind: Literal["merge", "recompute"]
     keys: tuple[int, ...]
-    bytes: int
 
 
 class Candidates:
@@ -65,21 +64,28 @@ class Candidates:
     def merge(self, a: Part, b: Part) -> Candidate:
         """The merge of two groups, the earlier one first."""
         first, second = (a, b) if (a.atoms, a.key) <= (b.atoms, b.key) else (b, a)
-        return Candidate("merge", (first.key, second.key), self._saved(first, second))
+        return Candidate("merge", (first.key, second.key))
 
     def recompute(self, producer: Part) -> Candidate | None:
         """The producer computed in each of its readers; None when something needs it stored."""
         if len(producer.atoms) > MOST_RECOMPUTED:
             return None
         index = self.pool.index
-        stored = self.pool.stored(producer.atoms, (producer,))
+        stored = self.pool.stores(producer)
         readers = self.pool.readers_of(producer)
         if not 2 <= len(readers) <= MOST_READERS or any(n in index.needed for n in stored):
             return None
         if not all(map(self._takes_part, (producer, *readers))):
             return None
-        size = sum(self.evaluator.value_bytes(n) for n in stored) * (1 + len(readers))
-        return Candidate("recompute", (producer.key, *(r.key for r in readers)), size)
+        return Candidate("recompute", (producer.key, *(r.key for r in readers)))
+
+    def bytes(self, candidate: Candidate) -> int:
+        """Bytes that need not move with a candidate; an estimate for ordering."""
+        first, *others = (self.pool.parts[k] for k in candidate.keys)
+        if candidate.kind == "merge":
+            return self._merged(first, others[0])
+        size = sum(map(self.evaluator.value_bytes, self.pool.stores(first)))
+        return size * (1 + len(others))
 
     def _takes_part(self, part: Part) -> bool:
         inside = not part.mask & ~self.within
@@ -105,13 +111,11 @@ class Candidates:
         near = {j for k in ends for j in range(k - WINDOW, k + WINDOW + 1)}
         return [readers[j] for j in sorted(near) if 0 <= j < len(readers)]
 
-    def _saved(self, a: Part, b: Part) -> int:
-        """Bytes that need not move when two groups become one; an estimate for ordering."""
-        own, other = self.pool.reads(a), set(self.pool.reads(b))
-        size = sum(self.evaluator.value_bytes(n) for n in own if n in other)
-        kept = set(self.pool.stored(self.pool.union((a, b)), (a, b)))
-        for producer, reads in ((a, other), (b, set(own))):
-            for name in self.pool.stored(producer.atoms, (producer,)):
-                again = (name in reads) + (name not in kept)
+    def _merged(self, a: Part, b: Part) -> int:
+        own, other = set(self.pool.reads(a)), set(self.pool.reads(b))
+        size = sum(map(self.evaluator.value_bytes, own & other))
+        for producer, reads in ((a, other), (b, own)):
+            for name in self.pool.stores(producer):
+                again = (name in reads) + (not self.pool.stays(name, (a, b)))
                 size += again * self.evaluator.value_bytes(name)
         return size

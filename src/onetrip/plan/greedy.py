@@ -10,6 +10,7 @@ and goes back unless it still leads (lazy greedy). Everything is ordered by numb
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -44,7 +45,7 @@ class State:
         """The price of a group of the pool."""
         found = self.prices.get(part.key)
         if found is None:
-            stored = self.pool.stored(part.atoms, (part,))
+            stored = self.pool.stores(part)
             priced = self.evaluator.price(part.atoms, stored)
             assert not isinstance(priced, Unfusable), f"{part.atoms}: {priced}"
             found = self.prices[part.key] = priced
@@ -81,32 +82,79 @@ def grow(
         recompute: whether groups may be computed in each of their readers.
         admits: which candidates are looked at.
     """
-    queue: list[Entry] = []
-    seen: set[tuple[str, tuple[int, ...]]] = set()
-
-    def push(parts: Iterable[Part]) -> None:
-        for part in parts:
-            for c in state.candidates.around(part, recompute=recompute):
-                if (c.kind, c.keys) not in seen and admits(c):
-                    seen.add((c.kind, c.keys))
-                    heapq.heappush(queue, (-_estimate(state, c), c.keys, c.kind, False, c))
-
     first = list(parts)
-    push(first)
     left = {kind: most * len(first) for kind, most in MOST_ATTEMPTS.items()}
-    while queue:
-        _, keys, kind, exact, candidate = heapq.heappop(queue)
-        if any(k not in state.pool.parts for k in keys) or not left[kind]:
-            continue
-        left[kind] -= 1
+    queue = _Queue(state, admits, recompute, left)
+    for part in first:
+        queue.push(part)
+    while (entry := queue.pop()) is not None:
+        _, keys, kind, exact, candidate = entry
         answer = judge(state, candidate)
         if answer is None:
             continue
         gain, made = answer
-        if not exact and queue and gain < -queue[0][0]:
-            heapq.heappush(queue, (-gain, keys, kind, True, candidate))
+        if not exact and gain < queue.next_gain:
+            heapq.heappush(queue.entries, (-gain, keys, kind, True, candidate))
             continue
-        push(_apply(state, candidate, made))
+        for part in _apply(state, candidate, made):
+            queue.push(part)
+        queue.patient = True
+
+
+@dataclass
+class _Queue:
+    """Candidates by what they may gain.
+
+    A group that could be one with all of its readers is recomputed in them only when no merge is
+    left: their merges gain as much, and each of them makes the question another one.
+
+    Attributes:
+        patient: whether such candidates wait.
+        left: how many of each kind may still be judged.
+    """
+
+    state: State
+    admits: Admits
+    recompute: bool
+    left: dict[str, int]
+    entries: list[Entry] = field(default_factory=list)
+    later: list[Entry] = field(default_factory=list)
+    patient: bool = True
+    _seen: set[tuple[str, tuple[int, ...]]] = field(default_factory=set)
+
+    @property
+    def next_gain(self) -> float:
+        """What the next candidate may gain; nothing is expected of an empty queue."""
+        return -self.entries[0][0] if self.entries else -math.inf
+
+    def push(self, part: Part) -> None:
+        """Takes in the candidates of a group."""
+        for c in self.state.candidates.around(part, recompute=self.recompute):
+            if (c.kind, c.keys) not in self._seen and self.admits(c):
+                self._seen.add((c.kind, c.keys))
+                entry = (-_estimate(self.state, c), c.keys, c.kind, False, c)
+                heapq.heappush(self.entries, entry)
+
+    def pop(self) -> Entry | None:
+        """The next candidate to be judged; None when none is left."""
+        while self.entries or self.later:
+            if not self.entries:
+                self.entries, self.later, self.patient = self.later, [], False
+                heapq.heapify(self.entries)
+            entry = heapq.heappop(self.entries)
+            _, keys, kind, _, _ = entry
+            if not self.left[kind] or any(k not in self.state.pool.parts for k in keys):
+                continue
+            if self.patient and kind == "recompute" and self._may_be_one(keys):
+                self.later.append(entry)
+                continue
+            self.left[kind] -= 1
+            return entry
+        return None
+
+    def _may_be_one(self, keys: tuple[int, ...]) -> bool:
+        """Whether nothing but their nests can keep these groups apart."""
+        return self.state.legality.may_be_one([self.state.pool.parts[k] for k in keys])
 
 
 def _apply(state: State, candidate: Candidate, made: list[Fused]) -> list[Part]:
@@ -123,7 +171,7 @@ def _apply(state: State, candidate: Candidate, made: list[Fused]) -> list[Part]:
 def _estimate(state: State, candidate: Candidate) -> float:
     """What a candidate may save: a launch and its bytes at full bandwidth."""
     target = state.evaluator.target
-    return target.replay_us + 1e6 * candidate.bytes / target.copy_bandwidth
+    return target.replay_us + 1e6 * state.candidates.bytes(candidate) / target.copy_bandwidth
 
 
 # ------------------------------------------------------------------ judges

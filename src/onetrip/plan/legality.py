@@ -72,6 +72,11 @@ class Legality:
                 return refused
         return self._attempt((producer, reader), self.pool.union((producer, reader)), (reader,))
 
+    def may_be_one(self, parts: Sequence[Part]) -> bool:
+        """Whether nothing but their nests can keep the parts apart; costs next to nothing."""
+        rules = (self._library, self._user, self._size, self._order, self._memory)
+        return all(rule(parts) is None for rule in rules)
+
     def group(self, atoms: tuple[int, ...], stored: tuple[str, ...]) -> Priced | None:
         """The price of atoms as one group that stores these values; None when it may not be.
 

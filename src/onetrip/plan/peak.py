@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from ..ops.opaque import may_alias
 from .index import Atom, Index
@@ -34,18 +35,14 @@ class Span:
     last: int
 
 
-def highest(spans: Iterable[Span]) -> tuple[int, int]:
-    """The most bytes alive at one step, and the first such step."""
+def alive_at(spans: Iterable[Span]) -> dict[int, int]:
+    """Bytes alive, at each step at which they change."""
     change: dict[int, int] = {}
     for s in spans:
         change[s.first] = change.get(s.first, 0) + s.bytes
         change[s.last + 1] = change.get(s.last + 1, 0) - s.bytes
-    alive = most = at = 0
-    for step in sorted(change):
-        alive += change[step]
-        if alive > most:
-            most, at = alive, step
-    return most, at
+    steps = sorted(change)
+    return dict(zip(steps, accumulate(change[s] for s in steps), strict=True))
 
 
 def eager_peak(index: Index, size: Bytes) -> int:
@@ -58,7 +55,7 @@ def eager_peak(index: Index, size: Bytes) -> int:
         until = step[last[name]] if last[name] < len(step) else len(steps)
         if until > step[maker] or name not in index.readers:  # else it never leaves its call
             spans.append(Span(name, size(name), step[maker], until))
-    return highest(spans)[0]
+    return max(alive_at(spans).values(), default=0)
 
 
 def _last_reads(index: Index) -> dict[str, int]:
@@ -101,37 +98,91 @@ def spans_of(pool: Pool, order: Sequence[Part], size: Bytes) -> list[Span]:
     return [
         Span(name, size(name), step, last.get(name, step))
         for step, part in enumerate(order)
-        for name in pool.stored(part.atoms, (part,))
+        for name in pool.stores(part)
     ]
 
 
-def divides(pool: Pool, order: Sequence[Part], limit: int, size: Bytes) -> Divided:
-    """What to keep apart for a lower peak; none when it is within the limit or nothing helps."""
+def held(pool: Pool, order: Sequence[Part], size: Bytes) -> int:
+    """Most bytes alive at once when groups run in this order."""
+    return max(alive_at(spans_of(pool, order, size)).values(), default=0)
+
+
+def divides(
+    pool: Pool,
+    order: Sequence[Part],
+    limit: int,
+    size: Bytes,
+    *,
+    places: int = 1,
+    everywhere: bool = False,
+) -> Divided:
+    """What to keep apart for a lower peak; none when it is within the limit.
+
+    Args:
+        limit: bytes that may be alive at once.
+        places: the most steps that are looked at, those with most alive first.
+        everywhere: keep all atoms before a place from all after it. Groups become stretches of the
+            graph, which hold what eager holds at their ends: no other group takes their place.
+    """
     spans = spans_of(pool, order, size)
-    most, at = highest(spans)
-    if most <= limit:
-        return {}
-    alive = [s for s in spans if s.first <= at <= s.last]
-    part = order[min(at, len(order) - 1)]
+    alive = alive_at(spans)
+    above = sorted((s for s in alive if alive[s] > limit), key=lambda s: (-alive[s], s))
     last = _last_reads(pool.index)
-    natural = {s.name: (pool.index.maker[s.name], last[s.name]) for s in alive}
-    place = min(part.atoms, key=lambda k: sum(s.bytes for s in _strange(alive, natural, k)))
-    step = {p.key: k for k, p in enumerate(order)}
-    found: dict[Divide, int] = {}
-    for s in _strange(alive, natural, place):
-        for home in _holders(pool, s, at, step):
-            divide = _divide(home, place)
-            if divide is not None:
-                found[divide] = found.get(divide, 0) + s.bytes
-    chosen = _enough(found, most - limit) or _halves(part)
-    return dict.fromkeys(chosen, (most, limit))
+    found: dict[Divide, tuple[int, int]] = {}
+    for step in above[:places]:
+        at = _Step(pool, order, step, [s for s in spans if s.first <= step <= s.last], last)
+        chosen = at.everywhere() if everywhere else at.lightest(alive[step] - limit)
+        found.update(dict.fromkeys(chosen, (alive[step], limit)))
+    return found
 
 
-def _strange(
-    alive: Sequence[Span], natural: Mapping[str, tuple[int, int]], place: int
-) -> list[Span]:
-    """Values that eager does not hold when it is at an atom."""
-    return [s for s in alive if not natural[s.name][0] <= place <= natural[s.name][1]]
+@dataclass(frozen=True)
+class _Step:
+    """A step at which too much is alive.
+
+    Attributes:
+        alive: the values alive.
+        last: the atom at which eager reads each value last.
+    """
+
+    pool: Pool
+    order: Sequence[Part]
+    step: int
+    alive: Sequence[Span]
+    last: Mapping[str, int]
+
+    @property
+    def part(self) -> Part:
+        """The group that runs."""
+        return self.order[min(self.step, len(self.order) - 1)]
+
+    def lightest(self, excess: int) -> list[Divide]:
+        """What to keep apart for so many bytes less."""
+        place = min(self.part.atoms, key=self._strange_bytes)
+        steps = {p.key: k for k, p in enumerate(self.order)}
+        found: dict[Divide, int] = {}
+        for s in self._strange(place):
+            for home in _holders(self.pool, s, self.step, steps):
+                divide = _divide(home, place)
+                if divide is not None:
+                    found[divide] = found.get(divide, 0) + s.bytes
+        return _enough(found, excess) or _halves(self.part)
+
+    def everywhere(self) -> list[Divide]:
+        """The graph in two, in the middle of the group, where eager holds most of what is alive."""
+        atoms = self.part.atoms
+        third = len(atoms) // 3
+        place = min(atoms[third : max(third + 1, 2 * third)], key=self._strange_bytes)
+        low = (1 << place + 1) - 1
+        return [(low, (1 << len(self.pool.index.atoms)) - 1 & ~low)]
+
+    def _strange(self, place: int) -> list[Span]:
+        """Values that eager does not hold when it is at an atom."""
+        maker = self.pool.index.maker
+        return [s for s in self.alive if not maker[s.name] <= place <= self.last[s.name]]
+
+    def _strange_bytes(self, place: int) -> int:
+        return sum(s.bytes for s in self._strange(place))
 
 
 def _holders(pool: Pool, span: Span, at: int, step: Mapping[int, int]) -> list[Part]:

@@ -39,6 +39,10 @@ class Part:
     clones: int = 0
     frozen: bool = False
 
+    def holds(self, atom: int) -> bool:
+        """Whether the group computes an atom, its own or one of others."""
+        return bool((self.mask | self.clones) >> atom & 1)
+
 
 def bits(mask: int) -> Iterator[int]:
     """Positions of the set bits, ascending."""
@@ -57,6 +61,8 @@ class Pool:
         self.owner: list[int] = list(range(len(index.atoms)))
         self.homes: list[set[int]] = [{k} for k in self.owner]
         self._next = len(index.atoms)
+        self._reads: dict[int, tuple[str, ...]] = {}
+        self._stores: dict[int, tuple[str, ...]] = {}
         ups, downs = _closures(index)
         for k in self.owner:
             self.parts[k] = Part(k, (k,), 1 << k, ups[k], downs[k])
@@ -68,6 +74,10 @@ class Pool:
     def is_generated(self, part: Part) -> bool:
         """Whether every atom has a nest."""
         return all(self.index.atoms[k].generated for k in part.atoms)
+
+    def is_pinned(self, atoms: Sequence[int]) -> bool:
+        """Whether one of the atoms is in a group that takes in nothing more."""
+        return any(self.parts[home].frozen for k in atoms for home in self.homes[k])
 
     def between(self, parts: Sequence[Part]) -> int:
         """Atoms on paths that leave the parts and come back; 0 when they may become one group."""
@@ -91,12 +101,23 @@ class Pool:
             if self._escapes(k, v.name, replaced)
         )
 
+    def stores(self, part: Part) -> tuple[str, ...]:
+        """Values that a group writes to memory."""
+        found = self._stores.get(part.key)
+        if found is None:
+            found = self._stores[part.key] = self.stored(part.atoms, (part,))
+        return found
+
+    def stays(self, name: str, parts: Sequence[Part]) -> bool:
+        """Whether a value that one of the parts stores is still read when they are one group."""
+        return self._escapes(self.index.maker[name], name, {p.key for p in parts})
+
     def _escapes(self, maker: int, name: str, replaced: set[int]) -> bool:
         readers = self.index.readers.get(name, ())
         if name in self.index.needed or not readers:
             return True
         homes = {home for r in readers for home in self.homes[r]} - replaced
-        return any(maker not in self.parts[home].atoms for home in homes)
+        return any(not self.parts[home].holds(maker) for home in homes)
 
     def merge(self, parts: Sequence[Part]) -> Part:
         """Makes one group of several; `between(parts)` must be 0."""
@@ -128,6 +149,7 @@ class Pool:
     def dissolve(self, part: Part, readers: Sequence[Part]) -> list[Part]:
         """Recomputes a group in each of its readers instead of storing what it makes."""
         grown = [self.clone(part.atoms, reader) for reader in readers]
+        self._stores.clear()
         del self.parts[part.key]
         for k in part.atoms:
             self.homes[k].discard(part.key)
@@ -144,6 +166,8 @@ class Pool:
         for key in keys:
             del self.parts[key]
         self.parts[made.key] = made
+        if made.clones:
+            self._stores.clear()  # what is computed again needs no longer be stored elsewhere
         for k in made.atoms:
             if self.owner[k] in keys:
                 self.owner[k] = made.key
@@ -156,6 +180,12 @@ class Pool:
 
     def reads(self, part: Part) -> tuple[str, ...]:
         """Base values that a group reads from memory, in order of first use."""
+        found = self._reads.get(part.key)
+        if found is None:
+            found = self._reads[part.key] = self._read(part)
+        return found
+
+    def _read(self, part: Part) -> tuple[str, ...]:
         inside = set(part.atoms)
         names = dict.fromkeys(
             n
@@ -174,7 +204,7 @@ class Pool:
             for v in self.index.atoms[k].node.outputs
             for r in self.index.readers.get(v.name, ())
             for home in self.homes[r]
-            if home != part.key and k not in self.parts[home].atoms
+            if home != part.key and not self.parts[home].holds(k)
         }
         return tuple(sorted((self.parts[h] for h in found), key=lambda p: (p.atoms, p.key)))
 
@@ -204,6 +234,7 @@ class Pool:
 
         Returns: whether the groups can run one after the other; if not the pool is of no use.
         """
+        self._stores.clear()
         taken = {k for atoms, _ in groups for k in atoms}
         for key in {home for k in taken for home in self.homes[k]}:
             del self.parts[key]

@@ -51,7 +51,7 @@ def _choice(
         for v in index.atoms[k].node.outputs
         if v.name in index.needed or not inside.issuperset(index.readers.get(v.name, ()))
     )
-    together = sum(_us(evaluator, p.atoms, pool.stored(p.atoms, (p,))) for p in parts)
+    together = sum(_us(evaluator, p.atoms, pool.stores(p)) for p in parts)
     apart = sum(_without(pool, evaluator, p, inside) for p in parts)
     if owner < 0:
         apart += _us(evaluator, tuple(atoms), values)
@@ -61,7 +61,7 @@ def _choice(
 
 def _without(pool: Pool, evaluator: Evaluator, part: Part, atoms: Iterable[int]) -> float:
     left = tuple(k for k in part.atoms if k not in set(atoms))
-    return _us(evaluator, left, pool.stored(part.atoms, (part,)))
+    return _us(evaluator, left, pool.stores(part))
 
 
 def _us(evaluator: Evaluator, atoms: tuple[int, ...], stored: tuple[str, ...]) -> float:

@@ -190,7 +190,7 @@ def _worth_again(
         a, b = _root(home, p.key), _root(home, c.key)
         if a == b or not _is_read_by_few(pool, p):
             continue
-        stored = pool.stored(p.atoms, (p,))
+        stored = pool.stores(p)
         if any(n in pool.index.needed for n in stored):
             continue
         known = region[b].difference(stored)

@@ -9,6 +9,7 @@ order and limited by counts: same graph, same plan.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -27,11 +28,11 @@ from .constraints import NO_CONSTRAINTS, Constraints, Refusal
 from .decision import Decision
 from .enumerate import Column
 from .evaluate import Evaluator
-from .exact import MOST_DIRECT, Answer, Prices, best_groups, region_key
+from .exact import MOST_DIRECT, MOST_POOLED, Answer, Prices, best_groups, region_key
 from .greedy import Judge, State, by_bytes, by_time, eager, grow, largest
 from .index import Index, index_graph
 from .legality import Legality
-from .peak import Divide, Divided, divides, eager_peak
+from .peak import Divide, Divided, divides, eager_peak, held, parting
 from .plan import GraphPlan
 from .pool import Part, Pool
 from .regions import Region, find_regions
@@ -39,8 +40,11 @@ from .structure import Names, Once, Structures
 from .totals import Bound
 
 Search = Literal["eager", "max", "best", "greedy-bytes", "greedy-time"]
-MOST_SEARCHES = 12
+MOST_SEARCHES = 24
 """Searches for a plan that needs no more memory than eager, before eager's grouping is taken."""
+LEAST_PEAK = 1 << 20
+"""Bytes alive at once that are not compared with eager's: allocators take as much at a time (that
+of CUDA 2 MiB), and no kernel is worth less."""
 
 
 def plan_graph(
@@ -99,21 +103,30 @@ def _within_memory(
     Prices are remembered, so that another search costs little; what the user forces stays. The
     bound is that of the first search, which leaves memory out of account.
     """
-    limit = eager_peak(index, evaluator.value_bytes)
+    size = evaluator.value_bytes
+    limit = max(eager_peak(index, size), LEAST_PEAK)
     divided: Divided = {}
     answers: dict[Hashable, Answer] = {}
+    earlier: dict[tuple[int, ...], list[Group]] = {}
     bound: Bound | None = None
-    for _ in range(MOST_SEARCHES):
-        found = _searched(_Start(index, evaluator, constraints, divided, answers), search)
+    lowest = math.inf
+    for k in range(MOST_SEARCHES):
+        start = _Start(index, evaluator, constraints, divided, answers, earlier)
+        found = _searched(start, search)
         bound = bound or found.bound
         pool = found.state.pool
         order = execution_order(pool)
-        more = divides(pool, order, limit, evaluator.value_bytes)
-        if not more or search == "eager":
+        peak = held(pool, order, size)
+        if peak <= limit or search == "eager":
             return replace(found, bound=bound, divided=bool(divided))
-        divided = {**more, **divided}
-    found = _searched(_Start(index, evaluator, constraints, divided, answers), "eager")
-    return replace(found, bound=bound, divided=True)
+        everywhere = peak >= lowest
+        more = divides(pool, order, limit, size, places=2**k, everywhere=everywhere)
+        if more.keys() <= divided.keys():
+            break
+        divided, lowest = {**more, **divided}, min(peak, lowest)
+    last = _searched(_Start(index, evaluator, constraints, divided, answers, {}), "eager")
+    least = held(last.state.pool, execution_order(last.state.pool), size)
+    return replace(last if least < peak else found, bound=bound, divided=True)
 
 
 def _searched(start: _Start, search: Search) -> _Found:
@@ -124,7 +137,8 @@ def _searched(start: _Start, search: Search) -> _Found:
     if search in _GREEDY:
         state = start.state()
         for region in start.regions(state):
-            _grow(state, region, _GREEDY[search])
+            _regrow(start, state, region, _GREEDY[search])
+            start.earlier[region.atoms] = _groups(region, _columns(state.pool, region))
         return _Found(state, None)
     return _best(start)
 
@@ -133,15 +147,25 @@ _WHOLE: dict[Search, Callable[[State], None]] = {"eager": eager, "max": largest}
 _GREEDY: dict[Search, Judge] = {"greedy-bytes": by_bytes, "greedy-time": by_time}
 
 
+Group = tuple[tuple[int, ...], tuple[int, ...]]
+"""Atoms of a group, and those of them that it owns."""
+
+
 @dataclass(frozen=True)
 class _Start:
-    """What a search begins with."""
+    """What a search begins with.
+
+    Attributes:
+        answers: for regions of equal structure.
+        earlier: the groups of each region, by its atoms, in the search before this one.
+    """
 
     index: Index
     evaluator: Evaluator
     constraints: Constraints
     divided: Divided
     answers: dict[Hashable, Answer]
+    earlier: dict[tuple[int, ...], list[Group]]
 
     def state(self) -> State:
         """A pool of atoms under the user's constraints."""
@@ -157,7 +181,7 @@ class _Start:
 
         def link(producer: Part, consumer: Part) -> bool:
             atoms = state.pool.union((producer, consumer))
-            stored = state.pool.stored(consumer.atoms, (consumer,))
+            stored = state.pool.stores(consumer)
             return self.evaluator.has_nest(atoms, stored)
 
         return find_regions(state.pool, link, self.evaluator.value_bytes)
@@ -186,8 +210,9 @@ def _best(start: _Start) -> _Found:
     exact = all(a.kind == "exact" for a in answers)
     us = sum(a.bound_us for a in answers) + sum(state.price(p).cost.us for p in kept)
     bound = Bound(us, "exact" if exact else "floor")
-    groups = [g for r, a in zip(regions, answers, strict=True) for g in _groups(r, a.columns)]
-    if state.pool.regroup(groups):
+    for region, answer in zip(regions, answers, strict=True):
+        start.earlier[region.atoms] = _groups(region, answer.columns)
+    if state.pool.regroup([g for r in regions for g in start.earlier[r.atoms]]):
         state.prices.clear()
         return _Found(state, bound)
     # Groups of two regions wait for each other: merged one by one they cannot.
@@ -205,10 +230,10 @@ def _answer(start: _Start, state: State, region: Region) -> Answer:
 
         def by_other() -> tuple[Column, ...]:
             other = start.state()
-            _grow(other, region, by_bytes)
+            _regrow(start, other, region, by_bytes)
             return _columns(other.pool, region)
 
-        _grow(state, region, by_time)
+        _regrow(start, state, region, by_time)
         prices = Prices(region, start.evaluator, state.legality)
         # Another search for less memory is cheap: a large region is searched in the first alone.
         thorough = not start.divided or len(region.units) <= MOST_DIRECT
@@ -217,11 +242,28 @@ def _answer(start: _Start, state: State, region: Region) -> Answer:
     return found
 
 
-def _grow(state: State, region: Region, judge: Judge) -> None:
+def _regrow(start: _Start, state: State, region: Region, judge: Judge) -> None:
+    """Merges within the region, from what is sound of its groups in the search before.
+
+    A group that must be divided is taken apart, and so is one that computes what such a group does.
+    """
+    groups = [g for g in start.earlier.get(region.atoms, ()) if not state.pool.is_pinned(g[0])]
+    apart = {k for atoms, _ in groups if parting(atoms, start.divided) for k in atoms}
+    count = -1
+    while count != len(apart):
+        count = len(apart)
+        apart |= {k for atoms, _ in groups if not apart.isdisjoint(atoms) for k in atoms}
+    sound = [g for g in groups if apart.isdisjoint(g[0])]
+    if sound and not state.pool.regroup(sound):
+        raise AssertionError("groups of one search have an order")
+    _grow(state, region, judge, recompute=not sound or len(region.units) <= MOST_POOLED)
+
+
+def _grow(state: State, region: Region, judge: Judge, *, recompute: bool = True) -> None:
     """Merges within the region."""
     state.candidates.within = sum(1 << k for k in region.atoms)
-    keys = dict.fromkeys(state.pool.owner[u.atoms[0]] for u in region.units)
-    grow(state, judge, [state.pool.parts[k] for k in keys], recompute=True)
+    keys = dict.fromkeys(h for u in region.units for h in sorted(state.pool.homes[u.atoms[0]]))
+    grow(state, judge, [state.pool.parts[k] for k in keys], recompute=recompute)
     state.candidates.within = -1
 
 
@@ -230,16 +272,14 @@ def _columns(pool: Pool, region: Region) -> tuple[Column, ...]:
     keys = dict.fromkeys(home for k in region.atoms for home in sorted(pool.homes[k]))
     found = []
     for part in (pool.parts[k] for k in keys):
-        inside, made = set(part.atoms), set(pool.stored(part.atoms, (part,)))
+        inside, made = set(part.atoms), set(pool.stores(part))
         units = [k for k, u in enumerate(region.units) if inside.issuperset(u.atoms)]
         stored = [k for k in units if not made.isdisjoint(region.units[k].makes)]
         found.append(Column(sum(1 << k for k in units), sum(1 << k for k in stored)))
     return tuple(found)
 
 
-def _groups(
-    region: Region, columns: Sequence[Column]
-) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+def _groups(region: Region, columns: Sequence[Column]) -> list[Group]:
     """Atoms of each column, and those that it owns: stored there, or in no other."""
     once = twice = stored = 0
     for c in columns:
