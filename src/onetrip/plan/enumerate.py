@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 from .pool import bits
 from .regions import Region, may_share, may_store
@@ -32,27 +33,38 @@ class Column:
     stored: int
 
 
-def wanted(region: Region, units: int, stored: int) -> int:
-    """Units of a group that something reads elsewhere, or that is made of one not stored here.
-
-    What is computed here and not stored may be computed again elsewhere, from what is stored.
-    """
-    found = 0
-    for k in reversed(list(bits(units))):
-        readers = region.consumers[k]
-        if region.escapes >> k & 1 or readers & ~units or readers & found & ~stored:
-            found |= 1 << k
-    return found
-
-
 State = tuple[int, int, int]
 """Units, stored units, and those that do not meet the others yet."""
 
 
 def enumerate_columns(region: Region) -> list[Column] | None:
     """Every column, in the order of growth; None where there are more than the limits."""
-    growth = _Growth(region)
-    start: list[State] = [(1 << k, 1 << k, 0) for k in range(len(region.units))]
+    units = region.units
+    shares = tuple(
+        sum(1 << j for j, b in enumerate(units) if j == k or may_share(a, b))
+        for k, a in enumerate(units)
+    )
+    stores = tuple(sum(1 << j for j, b in enumerate(units) if may_store(a, b)) for a in units)
+    found = _columns(
+        _Growth(
+            region.producers,
+            region.consumers,
+            region.inlinable,
+            region.above,
+            region.outside,
+            region.beside,
+            region.escapes,
+            shares,
+            stores,
+        )
+    )
+    return None if found is None else list(found)
+
+
+@lru_cache(maxsize=1024)
+def _columns(growth: _Growth) -> tuple[Column, ...] | None:
+    """Layers of unlike sizes have the same columns: they are listed once."""
+    start: list[State] = [(1 << k, 1 << k, 0) for k in range(len(growth.producers))]
     seen = set(start)
     waiting = deque(start)
     found: list[Column] = []
@@ -70,39 +82,74 @@ def enumerate_columns(region: Region) -> list[Column] | None:
                 waiting.append(following)
         if len(seen) > MOST_STATES or len(found) > MOST_COLUMNS:
             return None
-    return found
+    return tuple(found)
 
 
+@dataclass(frozen=True)
 class _Growth:
-    """How columns of one region grow."""
+    """How columns of one region grow: its masks, of which equal ones have equal columns.
 
-    def __init__(self, region: Region) -> None:
-        self.region = region
-        self.shares = [
-            sum(1 << j for j, b in enumerate(region.units) if j == k or may_share(a, b))
-            for k, a in enumerate(region.units)
-        ]
-        self.stores = [
-            sum(1 << j for j, b in enumerate(region.units) if may_store(a, b)) for a in region.units
-        ]
-        self.cones = _cones(region.inlinable)
-        self.beyond = _beyond(region)
-        self._all = (1 << len(region.units)) - 1
+    Attributes:
+        shares: of each unit, those that may be in one kernel with it.
+        stores: of each unit, those beside which it may be stored.
+    """
+
+    producers: tuple[int, ...]
+    consumers: tuple[int, ...]
+    inlinable: tuple[int, ...]
+    above: tuple[int, ...]
+    outside: tuple[int, ...]
+    beside: tuple[int, ...]
+    escapes: int
+    shares: tuple[int, ...]
+    stores: tuple[int, ...]
+
+    @cached_property
+    def cones(self) -> tuple[int, ...]:
+        """Of each unit, the unit and all that may be computed inside it, through others."""
+        found: list[int] = []
+        for k, mask in enumerate(self.inlinable):
+            found.append(1 << k | _any(found, mask))
+        return tuple(found)
+
+    @cached_property
+    def beyond(self) -> tuple[int, ...]:
+        """Of each unit, those from which a path leads to it that runs outside the region."""
+        found: list[int] = []
+        for k, entries in enumerate(self.outside):
+            through = entries | _any(self.above, entries)
+            found.append(through | _any(found, self.producers[k]))
+        return tuple(found)
+
+    @cached_property
+    def _all(self) -> int:
+        return (1 << len(self.producers)) - 1
 
     def between(self, units: int, stored: int) -> int | None:
         """Units that must be taken in, since they lie between; None when no larger group is one.
 
         That is when a library call lies between, or a result is too small for a reduction inside.
         """
-        region = self.region
         if _any(self.beyond, units) & stored or any(units & ~self.stores[k] for k in bits(stored)):
             return None
-        above = _any(region.producers, units) & ~units
-        return sum(1 << p for p in bits(above) if (region.above[p] | 1 << p) & stored)
+        above = _any(self.producers, units) & ~units
+        return sum(1 << p for p in bits(above) if (self.above[p] | 1 << p) & stored)
 
     def is_wanted(self, units: int, stored: int) -> bool:
         """Whether each stored unit has a reader elsewhere: also one inside that is repeated."""
-        return not stored & ~wanted(self.region, units, stored)
+        return not stored & ~self._wanted(units, stored)
+
+    def _wanted(self, units: int, stored: int) -> int:
+        """Units of a group that something reads elsewhere, or that is made of one not stored here.
+
+        What is computed here and not stored may be computed again elsewhere, from what is stored.
+        """
+        found = 0
+        for k in reversed(list(bits(units))):
+            readers = self.consumers[k]
+            if self.escapes >> k & 1 or readers & ~units or readers & found & ~stored:
+                found |= 1 << k
+        return found
 
     def moves(self, state: State, between: int) -> Iterator[State]:
         """The next larger groups."""
@@ -130,53 +177,36 @@ class _Growth:
         for p in bits(self._above(apart) & ~units):
             if not self.cones[p] & near or not self._fits_above(units, p):
                 continue
-            if not self.region.producers[p] & tops:
+            if not self.producers[p] & tops:
                 yield from self._with_producer(state, p, 0 if near >> p & 1 else apart | 1 << p)
 
     def _with_producer(self, state: State, p: int, apart: int) -> Iterator[State]:
         units, stored, _ = state
         units |= 1 << p
         yield units, stored, apart
-        if wanted(self.region, units, stored) >> p & 1:
+        if self._wanted(units, stored) >> p & 1:
             yield units, stored | 1 << p, apart
 
     def _above(self, units: int) -> int:
-        return _any(self.region.producers, units)
+        return _any(self.producers, units)
 
     def _tops(self, units: int) -> int:
         """Units that none of the others reads: results, of which a larger group begins with one."""
-        return units & ~_any(self.region.producers, units)
+        return units & ~_any(self.producers, units)
 
     def _near(self, units: int, tops: int) -> int:
         """Units that read what these read, or a value of these that is used inside already."""
-        return _any(self.region.consumers, units & ~tops) | _any(self.region.beside, units)
+        return _any(self.consumers, units & ~tops) | _any(self.beside, units)
 
     def _fits_above(self, units: int, p: int) -> bool:
-        readers = self.region.consumers[p] & units
-        inlined = all(self.region.inlinable[c] >> p & 1 for c in bits(readers))
+        readers = self.consumers[p] & units
+        inlined = all(self.inlinable[c] >> p & 1 for c in bits(readers))
         return inlined and units & ~self.shares[p] == 0
 
     def _fits(self, units: int, tops: int, c: int) -> bool:
-        producers = self.region.producers[c]
-        inlined = producers & units & ~self.region.inlinable[c] == 0
+        producers = self.producers[c]
+        inlined = producers & units & ~self.inlinable[c] == 0
         return inlined and not producers & tops and units & ~self.shares[c] == 0
-
-
-def _cones(inlinable: Sequence[int]) -> list[int]:
-    """Of each unit, the unit and all that may be computed inside it, through others."""
-    found: list[int] = []
-    for k, mask in enumerate(inlinable):
-        found.append(1 << k | _any(found, mask))
-    return found
-
-
-def _beyond(region: Region) -> list[int]:
-    """Of each unit, those from which a path leads to it that runs outside the region."""
-    found: list[int] = []
-    for k, entries in enumerate(region.outside):
-        through = entries | _any(region.above, entries)
-        found.append(through | _any(found, region.producers[k]))
-    return found
 
 
 def _any(masks: Sequence[int], units: int) -> int:
