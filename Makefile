@@ -34,17 +34,17 @@ lint: $(STAMP)  ## Format, lint and types
 	$(BIN)/mypy
 
 check: lint  ## lint and the fast tests, under a minute
-	$(BIN)/python -m pytest -q -n $(JOBS) -m "not slow and not exhaustive"
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not slow and not exhaustive"
 
 test: lint  ## lint and every test but the exhaustive ones
-	$(BIN)/python -m pytest -q -n $(JOBS) -m "not exhaustive"
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not exhaustive" --durations 20
 
 conformance: $(STAMP)  ## The exhaustive tests: every small graph's plan, PyTorch's own operator tests
-	$(BIN)/python -m pytest -q -n $(JOBS) -m exhaustive
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m exhaustive
 	$(BIN)/python tests/conformance/opinfo_run.py --jobs $(JOBS) --write
 
 golden: $(STAMP)  ## Rewrite the golden texts that the tests compare with; read the diff
-	$(BIN)/python -m pytest -q -n $(JOBS) -m golden --update-golden
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m golden --update-golden
 
 bench: $(STAMP)  ## Measure beside eager and torch.compile (DEVICE=cpu|cuda) into benchmarks/results/
 	$(BIN)/onetrip bench blocks --device $(DEVICE) --out benchmarks/results

@@ -30,7 +30,7 @@ from ..passes.collapse import collapse
 from ..passes.expand import Expansion, expand
 from ..passes.finders import find_alternatives
 from ..passes.gpu_library import gpu_forms
-from ..passes.lower import lower
+from ..passes.lower import Lowering
 from ..passes.relax import relax
 from ..plan.choose import Problem
 from ..plan.plan import GraphPlan, Group
@@ -97,10 +97,11 @@ def analyze(captured: CapturedGraph, target: Target, options: Options) -> Analyz
     graph = passed(canonicalize(graph), "canonicalize of the expanded graph")
     if options.strict:
         _refuse_externs(graph)
+    lowering = Lowering(gpu=target.device == "cuda")
     problem = Problem(
         graph,
         find_alternatives(graph, target.device),
-        lambda chosen: lower(passed(chosen, "alternatives"), gpu=target.device == "cuda"),
+        lambda chosen: lowering(passed(chosen, "alternatives")),
         target,
         options.search,
         options.numerics,

@@ -26,7 +26,8 @@ COPIED = {"cuda": (1 << 28, 1 << 30), "cpu": (1 << 26, 1 << 28)}
 CURVE = {"cuda": tuple(1 << k for k in range(14, 29, 2)), "cpu": tuple(range(0))}
 CHAINED = {"cuda": 1 << 22, "cpu": 1 << 15}
 """f32 elements of a chain of operations: they stay in the cache, and fill the chip."""
-LENGTHS = {"cuda": (8, 40), "cpu": (8, 24)}
+LENGTHS = {"cuda": (4, 12), "cpu": (8, 24)}
+"""Steps of the two chains of an operation: what is not the operation is in both."""
 ROUNDS = 5
 PAGES = 1 << 26
 SMALL = 64

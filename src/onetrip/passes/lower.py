@@ -32,11 +32,26 @@ def lower(graph: Graph, gpu: bool = False) -> dict[str, Nest]:
     Library calls and externs have none; composites must have been expanded before. `gpu`: follow
     eager's GPU kernels where they round otherwise than its CPU ones.
     """
-    nests: dict[str, Nest] = {}
-    for node in graph.nodes:
-        if node.op in OPS and is_primitive(OPS[node.op]):
-            nests[node.name] = lower_node(node, gpu)
-    return nests
+    return Lowering(gpu)(graph)
+
+
+class Lowering:
+    """`lower` for graphs that have nodes in common, each of which is lowered once."""
+
+    def __init__(self, gpu: bool) -> None:
+        self._gpu = gpu
+        self._known: dict[str, tuple[Node, Nest]] = {}
+
+    def __call__(self, graph: Graph) -> dict[str, Nest]:
+        """The nest of every node that has one."""
+        primitive = (n for n in graph.nodes if n.op in OPS and is_primitive(OPS[n.op]))
+        return {n.name: self._nest(n) for n in primitive}
+
+    def _nest(self, node: Node) -> Nest:
+        known = self._known.get(node.name)
+        if known is None or known[0] is not node:
+            known = self._known[node.name] = (node, lower_node(node, self._gpu))
+        return known[1]
 
 
 def is_primitive(op: Op) -> bool:

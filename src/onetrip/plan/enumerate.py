@@ -72,9 +72,9 @@ def _columns(growth: _Growth) -> tuple[Column, ...] | None:
         state = waiting.popleft()
         units, stored, apart = state
         between = growth.between(units, stored)
-        if between is None:
+        if between is None or not growth.is_wanted(units, stored):
             continue
-        if not between and not apart and growth.is_wanted(units, stored):
+        if not between and not apart:
             found.append(Column(units, stored))
         for following in growth.moves(state, between):
             if following not in seen:
@@ -136,7 +136,10 @@ class _Growth:
         return sum(1 << p for p in bits(above) if (self.above[p] | 1 << p) & stored)
 
     def is_wanted(self, units: int, stored: int) -> bool:
-        """Whether each stored unit has a reader elsewhere: also one inside that is repeated."""
+        """Whether each stored unit has a reader elsewhere: also one inside that is repeated.
+
+        If not, it has none in a larger group either: growth takes readers in and stores more.
+        """
         return not stored & ~self._wanted(units, stored)
 
     def _wanted(self, units: int, stored: int) -> int:

@@ -312,12 +312,8 @@ def _improved(prices: Prices, best: Sequence[Column]) -> Sequence[Column]:
 # ------------------------------------------------------------------ equal regions
 
 
-def region_key(region: Region, evaluator: Evaluator, rivals: Sequence[Divide]) -> Hashable:
-    """Equal for regions that have the same answer.
-
-    Args:
-        rivals: sets of atoms of which no two may share a kernel.
-    """
+def region_form(region: Region, evaluator: Evaluator) -> Hashable:
+    """Equal for regions that have the same answer where no two atoms must be apart."""
     index = evaluator.index
     rows, _ = evaluator.structures.of(index.members(region.atoms), frozenset())
     place = {k: i for i, k in enumerate(region.atoms)}
@@ -327,12 +323,21 @@ def region_key(region: Region, evaluator: Evaluator, rivals: Sequence[Divide]) -
         for u in region.units
         for n in u.makes
     )
-    apart = tuple(
-        sides for low, high in rivals if all(sides := (_local(low, place), _local(high, place)))
-    )
     shape = (units, region.above, region.outside, region.inlinable, region.escapes, wanted)
-    return rows, shape, apart
+    return rows, shape
+
+
+def apart(region: Region, rivals: Sequence[Divide]) -> Hashable:
+    """What must be apart in a region, by the places of its atoms.
+
+    Args:
+        rivals: sets of atoms of which no two may share a kernel.
+    """
+    mask = sum(1 << k for k in region.atoms)
+    within = [(low & mask, high & mask) for low, high in rivals if low & mask and high & mask]
+    place = {k: i for i, k in enumerate(region.atoms)} if within else {}
+    return tuple((_local(low, place), _local(high, place)) for low, high in within)
 
 
 def _local(mask: int, place: Mapping[int, int]) -> int:
-    return sum(1 << i for k, i in place.items() if mask >> k & 1)
+    return sum(1 << place[k] for k in bits(mask))

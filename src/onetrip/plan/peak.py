@@ -23,6 +23,7 @@ Divide = tuple[int, int]
 """Two sets of atoms, as bits, no two of which may be in one group."""
 Divided = Mapping[Divide, tuple[int, int]]
 """Divides, each with the bytes alive at once in the plan that it was made for, and eager's."""
+NO_DIVIDES: Divided = {}
 
 
 @dataclass(frozen=True)

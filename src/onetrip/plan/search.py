@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Literal
 
@@ -28,11 +28,11 @@ from .constraints import NO_CONSTRAINTS, Constraints, Refusal
 from .decision import Decision
 from .enumerate import Column
 from .evaluate import Evaluator
-from .exact import MOST_DIRECT, MOST_POOLED, Answer, Prices, best_groups, region_key
+from .exact import MOST_DIRECT, MOST_POOLED, Answer, Prices, apart, best_groups, region_form
 from .greedy import Judge, State, by_bytes, by_time, eager, grow, largest
 from .index import Index, index_graph
 from .legality import Legality
-from .peak import Divide, Divided, divides, eager_peak, held, parting
+from .peak import NO_DIVIDES, Divide, Divided, divides, eager_peak, held, parting
 from .plan import GraphPlan
 from .pool import Part, Pool
 from .regions import Region, find_regions
@@ -69,10 +69,11 @@ def plan_graph(
     index = _index(graph, nests)
     launch_us = target.launch_us if search == "eager" else None
     evaluator = Evaluator(index, target, hints, resources, launch_us)
-    found = _within_memory(index, evaluator, constraints, search)
+    task = _Task(index, evaluator, constraints)
+    found = _within_memory(task, search)
     if search == "best" and found.divided:
         # What is kept apart depends on the groups: a greedy search may have divided less.
-        others = [_within_memory(index, evaluator, constraints, s) for s in _GREEDY]
+        others = [_within_memory(task, s) for s in _GREEDY]
         least = min((found, *others), key=lambda f: f.us)
         found = replace(found, state=least.state)
     state = found.state
@@ -95,24 +96,21 @@ class _Found:
         return sum(self.state.price(p).cost.us for p in self.state.pool.parts.values())
 
 
-def _within_memory(
-    index: Index, evaluator: Evaluator, constraints: Constraints, search: Search
-) -> _Found:
+def _within_memory(task: _Task, search: Search) -> _Found:
     """The search that needs no more memory than eager: what needs more is kept apart, and again.
 
     Prices are remembered, so that another search costs little; what the user forces stays. The
     bound is that of the first search, which leaves memory out of account.
     """
-    size = evaluator.value_bytes
-    limit = max(eager_peak(index, size), LEAST_PEAK)
+    size = task.evaluator.value_bytes
+    limit = max(eager_peak(task.index, size), LEAST_PEAK)
     divided: Divided = {}
     answers: dict[Hashable, Answer] = {}
     earlier: dict[tuple[int, ...], list[Group]] = {}
     bound: Bound | None = None
     lowest = math.inf
     for k in range(MOST_SEARCHES):
-        start = _Start(index, evaluator, constraints, divided, answers, earlier)
-        found = _searched(start, search)
+        found = _searched(_Start(task, divided, answers, earlier), search)
         bound = bound or found.bound
         pool = found.state.pool
         order = execution_order(pool)
@@ -124,7 +122,7 @@ def _within_memory(
         if more.keys() <= divided.keys():
             break
         divided, lowest = {**more, **divided}, min(peak, lowest)
-    last = _searched(_Start(index, evaluator, constraints, divided, answers, {}), "eager")
+    last = _searched(_Start(task, divided, answers, {}), "eager")
     least = held(last.state.pool, execution_order(last.state.pool), size)
     return replace(last if least < peak else found, bound=bound, divided=True)
 
@@ -134,17 +132,48 @@ def _searched(start: _Start, search: Search) -> _Found:
         state = start.state()
         _WHOLE[search](state)
         return _Found(state, None)
-    if search in _GREEDY:
-        state = start.state()
-        for region in start.regions(state):
-            _regrow(start, state, region, _GREEDY[search])
-            start.earlier[region.atoms] = _groups(region, _columns(state.pool, region))
-        return _Found(state, None)
-    return _best(start)
+    return _by_region(start, search)
 
 
 _WHOLE: dict[Search, Callable[[State], None]] = {"eager": eager, "max": largest}
 _GREEDY: dict[Search, Judge] = {"greedy-bytes": by_bytes, "greedy-time": by_time}
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What every search of one graph has in common."""
+
+    index: Index
+    evaluator: Evaluator
+    constraints: Constraints
+    _forms: dict[tuple[int, ...], Hashable] = field(default_factory=dict)
+
+    def state(self, divided: Divided = NO_DIVIDES) -> State:
+        """A pool of atoms under the user's constraints."""
+        pool = Pool(self.index)
+        legality = Legality(pool, self.evaluator, self.constraints)
+        state = State(pool, legality, Candidates(pool, self.evaluator), self.evaluator)
+        _constrain(state, self.constraints)
+        legality.divided = divided
+        return state
+
+    @cached_property
+    def regions(self) -> list[Region]:
+        """The regions of a pool in which nothing was merged yet but by the user."""
+        pool = self.state().pool
+
+        def link(producer: Part, consumer: Part) -> bool:
+            atoms = pool.union((producer, consumer))
+            return self.evaluator.has_nest(atoms, pool.stores(consumer))
+
+        return find_regions(pool, link, self.evaluator.value_bytes)
+
+    def form(self, region: Region) -> Hashable:
+        """Equal for regions that differ in names only."""
+        found = self._forms.get(region.atoms)
+        if found is None:
+            found = self._forms[region.atoms] = region_form(region, self.evaluator)
+        return found
 
 
 Group = tuple[tuple[int, ...], tuple[int, ...]]
@@ -160,39 +189,22 @@ class _Start:
         earlier: the groups of each region, by its atoms, in the search before this one.
     """
 
-    index: Index
-    evaluator: Evaluator
-    constraints: Constraints
+    task: _Task
     divided: Divided
     answers: dict[Hashable, Answer]
     earlier: dict[tuple[int, ...], list[Group]]
 
     def state(self) -> State:
         """A pool of atoms under the user's constraints."""
-        pool = Pool(self.index)
-        legality = Legality(pool, self.evaluator, self.constraints)
-        state = State(pool, legality, Candidates(pool, self.evaluator), self.evaluator)
-        _constrain(state, self.constraints)
-        legality.divided = self.divided
-        return state
-
-    def regions(self, state: State) -> list[Region]:
-        """The regions of a pool in which nothing was merged yet but by the user."""
-
-        def link(producer: Part, consumer: Part) -> bool:
-            atoms = state.pool.union((producer, consumer))
-            stored = state.pool.stores(consumer)
-            return self.evaluator.has_nest(atoms, stored)
-
-        return find_regions(state.pool, link, self.evaluator.value_bytes)
+        return self.task.state(self.divided)
 
     @cached_property
     def rivals(self) -> tuple[Divide, ...]:
         """Sets of atoms of which no two may share a kernel."""
-        known = self.index.by_name
+        known = self.task.index.by_name
         cuts = [
             (1 << known[a].number, 1 << known[b].number)
-            for a, b in self.constraints.cut
+            for a, b in self.task.constraints.cut
             if a in known and b in known
         ]
         return (*self.divided, *cuts)
@@ -201,15 +213,16 @@ class _Start:
 # ------------------------------------------------------------------ region by region
 
 
-def _best(start: _Start) -> _Found:
-    state = start.state()
-    regions = start.regions(state)
+def _by_region(start: _Start, search: Search) -> _Found:
+    state, regions = start.state(), start.task.regions
     inside = {k for r in regions for k in r.atoms}
     kept = [p for p in state.pool.parts.values() if inside.isdisjoint(p.atoms)]
-    answers = [_answer(start, state, region) for region in regions]
-    exact = all(a.kind == "exact" for a in answers)
-    us = sum(a.bound_us for a in answers) + sum(state.price(p).cost.us for p in kept)
-    bound = Bound(us, "exact" if exact else "floor")
+    answers = [_answer(start, state, region, search) for region in regions]
+    bound: Bound | None = None
+    if search == "best":
+        exact = all(a.kind == "exact" for a in answers)
+        us = sum(a.bound_us for a in answers) + sum(state.price(p).cost.us for p in kept)
+        bound = Bound(us, "exact" if exact else "floor")
     for region, answer in zip(regions, answers, strict=True):
         start.earlier[region.atoms] = _groups(region, answer.columns)
     if state.pool.regroup([g for r in regions for g in start.earlier[r.atoms]]):
@@ -217,29 +230,37 @@ def _best(start: _Start) -> _Found:
         return _Found(state, bound)
     # Groups of two regions wait for each other: merged one by one they cannot.
     state = start.state()
-    for region in start.regions(state):
-        _grow(state, region, by_time)
+    for region in regions:
+        _grow(state, region, _GREEDY.get(search, by_time))
     return _Found(state, bound)
 
 
-def _answer(start: _Start, state: State, region: Region) -> Answer:
+def _answer(start: _Start, state: State, region: Region, search: Search) -> Answer:
     """The region's groups; those of an equal region where there was one."""
-    key = region_key(region, start.evaluator, start.rivals)
+    key = (start.task.form(region), apart(region, start.rivals))
     found = start.answers.get(key)
     if found is None:
-
-        def by_other() -> tuple[Column, ...]:
-            other = start.state()
-            _regrow(start, other, region, by_bytes)
-            return _columns(other.pool, region)
-
-        _regrow(start, state, region, by_time)
-        prices = Prices(region, start.evaluator, state.legality)
-        # Another search for less memory is cheap: a large region is searched in the first alone.
-        thorough = not start.divided or len(region.units) <= MOST_DIRECT
-        found = best_groups(prices, _columns(state.pool, region), by_other, thorough=thorough)
+        _regrow(start, state, region, _GREEDY.get(search, by_time))
+        columns = _columns(state.pool, region)
+        found = Answer(columns, 0.0, 0.0, "floor")
+        if search == "best":
+            found = _improved(start, state, region, columns)
         start.answers[key] = found
     return found
+
+
+def _improved(start: _Start, state: State, region: Region, known: tuple[Column, ...]) -> Answer:
+    """The best groups of a region, of which greedy ones are known."""
+
+    def by_other() -> tuple[Column, ...]:
+        other = start.state()
+        _regrow(start, other, region, by_bytes)
+        return _columns(other.pool, region)
+
+    prices = Prices(region, start.task.evaluator, state.legality)
+    # Another search for less memory is cheap: a large region is searched in the first alone.
+    thorough = not start.divided or len(region.units) <= MOST_DIRECT
+    return best_groups(prices, known, by_other, thorough=thorough)
 
 
 def _regrow(start: _Start, state: State, region: Region, judge: Judge) -> None:
@@ -248,12 +269,12 @@ def _regrow(start: _Start, state: State, region: Region, judge: Judge) -> None:
     A group that must be divided is taken apart, and so is one that computes what such a group does.
     """
     groups = [g for g in start.earlier.get(region.atoms, ()) if not state.pool.is_pinned(g[0])]
-    apart = {k for atoms, _ in groups if parting(atoms, start.divided) for k in atoms}
+    broken = {k for atoms, _ in groups if parting(atoms, start.divided) for k in atoms}
     count = -1
-    while count != len(apart):
-        count = len(apart)
-        apart |= {k for atoms, _ in groups if not apart.isdisjoint(atoms) for k in atoms}
-    sound = [g for g in groups if apart.isdisjoint(g[0])]
+    while count != len(broken):
+        count = len(broken)
+        broken |= {k for atoms, _ in groups if not broken.isdisjoint(atoms) for k in atoms}
+    sound = [g for g in groups if broken.isdisjoint(g[0])]
     if sound and not state.pool.regroup(sound):
         raise AssertionError("groups of one search have an order")
     _grow(state, region, judge, recompute=not sound or len(region.units) <= MOST_POOLED)
