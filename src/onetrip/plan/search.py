@@ -42,9 +42,9 @@ from .totals import Bound
 Search = Literal["eager", "max", "best", "greedy-bytes", "greedy-time"]
 MOST_SEARCHES = 24
 """Searches for a plan that needs no more memory than eager, before eager's grouping is taken."""
-LEAST_PEAK = 1 << 20
-"""Bytes alive at once that are not compared with eager's: allocators take as much at a time (that
-of CUDA 2 MiB), and no kernel is worth less."""
+SLACK_BYTES = 1 << 20
+"""More than eager that a plan may hold: allocators take as much at a time (that of CUDA 2 MiB), and
+the statistics of a norm that are stored between two kernels are no reason for a third one."""
 
 
 def plan_graph(
@@ -103,7 +103,7 @@ def _within_memory(task: _Task, search: Search) -> _Found:
     bound is that of the first search, which leaves memory out of account.
     """
     size = task.evaluator.value_bytes
-    limit = max(eager_peak(task.index, size), LEAST_PEAK)
+    limit = eager_peak(task.index, size) + SLACK_BYTES
     divided: Divided = {}
     answers: dict[Hashable, Answer] = {}
     earlier: dict[tuple[int, ...], list[Group]] = {}
