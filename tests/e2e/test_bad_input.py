@@ -32,6 +32,8 @@ def chain(x: torch.Tensor) -> torch.Tensor:
         ({"options": {"numeric": "fast"}}, ("numeric", "numerics", "cache_dir")),
         ({"options": {"numerics": "sloppy"}}, ("sloppy", "eager", "fast")),
         ({"options": {"strict": "yes"}}, ("strict", "True or False")),
+        ({"options": {"cache_dir": 5}}, ("cache_dir", "a path")),
+        ({"options": {"target": 5}}, ("target", "a name")),
         ({"mode": "fastest"}, ("fastest", "reduce-overhead")),
     ],
 )

@@ -36,6 +36,7 @@ from onetrip.ir.nest import Access, Axis, Buffer, Combine, Nest, Store
 from onetrip.ir.program import Alias, Alloc, Bind, Call, Free, Launch, Program, Update
 from onetrip.ir.types import TensorType
 from onetrip.ir.verify import INVARIANTS, verify
+from onetrip.ir.verify_kernel import locals_along
 
 ROW, SQUARE = TensorType.dense(f32, (4,)), TensorType.dense(f32, (4, 4))
 P, R, N = Var("p", 4), Var("r", 4), Var("n", Size("s"))
@@ -388,3 +389,11 @@ def test_accumulating_stores_and_held_lanes_are_right() -> None:
 
 def test_a_bind_may_read_a_number() -> None:
     verify(program(Bind(Size("s"), "n", -1), *STEPS))
+
+
+def test_operands_that_are_shared_are_read_once() -> None:
+    """2 ** 200 paths lead to the local: to follow each of them would not end."""
+    value: Expr = Local("s", f32, (P,))
+    for _ in range(200):
+        value = Apply("add", (value, value), f32)
+    assert locals_along(value, P) == {"s"}

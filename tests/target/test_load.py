@@ -14,6 +14,8 @@ CHIPS = ("a100", "b200", "cpu", "h100", "h200", "mi300x")
 GPUS = tuple(name for name in CHIPS if name != "cpu")
 H200 = files("onetrip.target").joinpath("data", "h200.toml").read_text(encoding="utf-8")
 
+RATES = H200[H200.index("[matrix]") :]
+
 
 def without(line_start: str) -> str:
     lines = H200.splitlines()
@@ -123,6 +125,10 @@ FAULTS = {
         "launch_us",
     ),
     "a truth value": (changed("launch_us", 'launch_us = [true, "x"]'), "launch_us"),
+    "an unknown vendor": (H200.replace('"nvidia"', '"banana"'), "vendor"),
+    "an unknown device": (H200.replace('device = "cuda"', "device = 3"), "device"),
+    "an unknown architecture": (H200.replace('"sm_90"', '"banana"'), "arch"),
+    "a figure for a table": ("facts = 3\n" + H200[: H200.index("[facts]")] + RATES, "table"),
     "not TOML": ("name = ", "TOML"),
 }
 

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import torch
 
+from ..base.errors import UsageError
 from ..base.options import Options
 from ..codegen import cpp, schedule_cpu, schedule_gpu, triton
 from ..codegen.cpp_prelude import prelude_text
@@ -110,9 +111,18 @@ def _dump(options: Options, name: str, text: str) -> None:
     if options.dump_dir is None:
         return
     folder = Path(options.dump_dir)
-    folder.mkdir(parents=True, exist_ok=True)
     path, count = folder / name, 1
-    while path.exists() and path.read_text() != text:
-        count += 1
-        path = folder / f"{Path(name).stem}_{count}{Path(name).suffix}"
-    path.write_text(text)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        while path.exists() and path.read_text() != text:
+            count += 1
+            path = folder / f"{Path(name).stem}_{count}{Path(name).suffix}"
+        path.write_text(text)
+    except OSError as error:
+        raise UsageError(
+            "generated text cannot be written",
+            expected="dump_dir: a folder that can be made and written",
+            found=str(error),
+            where=str(folder),
+            next_step="name another folder or leave out dump_dir",
+        ) from error

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from os import PathLike
+from types import NoneType
 from typing import Any, Literal, get_args
 
 from .errors import UsageError
@@ -19,11 +21,16 @@ MODES: Mapping[str, Mapping[str, Any]] = {
 RESERVED = ("cuda_graphs", "autotune")
 """Options that are understood and change nothing yet; asking for one gives a warning."""
 _CHOICES: Mapping[str, tuple[str, ...]] = {"search": SEARCHES, "numerics": NUMERICS}
-_KINDS: Mapping[str, type | tuple[type, ...]] = {
-    "cuda_graphs": bool,
-    "strict": bool,
-    "autotune": bool,
+_TRUTH, _NAME, _PATH = (bool,), (str, NoneType), (str, PathLike, NoneType)
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "target": _NAME,
+    "cuda_graphs": _TRUTH,
+    "strict": _TRUTH,
+    "autotune": _TRUTH,
+    "cache_dir": _PATH,
+    "dump_dir": _PATH,
 }
+_WORDS = {_TRUTH: "True or False", _NAME: "a name", _PATH: "a path"}
 
 
 @dataclass(frozen=True)
@@ -65,9 +72,9 @@ def parse_options(mode: str | None = None, options: Mapping[str, Any] | None = N
         if name in _KINDS and not isinstance(value, _KINDS[name]):
             raise UsageError(
                 f"option {name} has a value of the wrong type",
-                expected="True or False",
+                expected=_WORDS[_KINDS[name]],
                 found=repr(value),
-                next_step=f"pass options={{'{name}': True}} or leave it out",
+                next_step=f"pass options={{'{name}': ...}} of that type or leave it out",
             )
         chosen[name] = value
     return replace(Options(), **chosen)

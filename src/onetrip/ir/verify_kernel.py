@@ -187,18 +187,21 @@ def _collect(name: str, value: Expr, found: Lanes) -> bool:
     """Gives a name the lanes that its value holds; whether that was news."""
     news = False
     for (other, axis), tiles in list(found.items()):
-        if axis in value.free and other in _read_along(value, axis):
+        if axis in value.free and other in locals_along(value, axis):
             mine = found.setdefault((name, axis), set())
             news = news or not tiles <= mine
             mine |= tiles
     return news
 
 
-def _read_along(value: Expr, axis: Var) -> set[str]:
+def locals_along(value: Expr, axis: Var) -> set[str]:
     """The locals over the axis below a value, except where the axis is folded."""
-    stack, names = [value], set()
+    stack, names, seen = [value], set(), set()
     while stack:
         e = stack.pop()
+        if e in seen:  # expressions share what they have in common
+            continue
+        seen.add(e)
         if isinstance(e, Local) and axis in e.over:
             names.add(e.name)
         if axis not in bound_axes(e):

@@ -17,7 +17,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..base.sym import Dim, Opaque, Sym, Var, atoms
-from ..ir.expr import Apply, Expr, Load, Reduced, Rewriter, Scanned, both, substitute_axes, walk
+from ..ir.expr import (
+    Apply,
+    Expr,
+    Load,
+    Reduced,
+    Rewriter,
+    Scanned,
+    both,
+    dims_of,
+    substitute_axes,
+    walk,
+)
 from ..ir.monoid import number
 from ..ir.nest import Nest
 
@@ -210,6 +221,7 @@ class Closing:
         if found is None:
             value = _at(self.nests[name], index)
             below = tuple(walk((value,)))
+            _check_stays(name, index, below)
             loads = tuple(e for e in below if isinstance(e, Load))
             found = _Skeleton(value, loads, any(isinstance(e, Folding) for e in below))
             self._skeletons[name, index] = found
@@ -253,6 +265,17 @@ def _at(nest: Nest, index: Index) -> Expr:
     if any(not isinstance(values.get(e.axis, e.axis), Var) for e in nest.scans):
         raise NoNestError("iteration-space", "a scan is read at a shifted index", store.buffer)
     return substitute_axes(store.value, values)
+
+
+def _check_stays(name: str, index: Index, below: Sequence[Expr]) -> None:
+    """Nothing where every index read at run time is still used, since that is where it is checked.
+
+    Of a constant, or along an axis that is repeated, every element is the same: no element is
+    looked up, and an index out of range would go unnoticed.
+    """
+    read = {a for d in index for a in atoms(d) if isinstance(a, Opaque)}
+    if read and not read <= {a for e in below for d in dims_of(e) for a in atoms(d)}:
+        raise NoNestError("iteration-space", "an index would go unchecked", name)
 
 
 def _read_at(place: Place) -> dict[str, None]:

@@ -243,6 +243,8 @@ def resolve(text: str, graphs: Sequence[tuple[str, Keys]]) -> Found:
     Raises:
         UsageError: the name means nothing, or several things, which are then listed.
     """
+    if not isinstance(text, str):
+        raise UsageError("a call is named by a text", expected="as in 'gelu'", found=repr(text))
     matches = [f for k, (name, keys) in enumerate(graphs) for f in _matches(text, k, name, keys)]
     if len(matches) == 1:
         return matches[0]

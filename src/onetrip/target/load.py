@@ -9,6 +9,7 @@ A fact is written `name = [value, "source"]`; a rate of a unit that the chip lac
 from __future__ import annotations
 
 import dataclasses
+import re
 import sys
 import tomllib
 from collections.abc import Mapping
@@ -23,6 +24,13 @@ from onetrip.target.model import MATRIX_DTYPES, VECTOR_DTYPES, Cores, Fact, Rate
 
 UNSUPPORTED = "unsupported"
 HEADER = ("name", "vendor", "arch", "device")
+HEADERS = {
+    "vendor": ("nvidia|amd|generic", "nvidia, amd or generic"),
+    "arch": (r"sm_\d+|gfx\w+|host", "as in sm_90, gfx942 or host"),
+    "device": ("cuda|cpu", "cuda or cpu"),
+    "name": (r"\S.*", "a name"),
+}
+"""What each line of the header may be: a pattern, and the same in words."""
 RATE_TABLES = {"matrix": MATRIX_DTYPES, "vector": VECTOR_DTYPES}
 # Figures that every further core adds to.
 PER_CORE = ("l2_bandwidth", "special_rate", "integer_rate", "spill_bandwidth")
@@ -112,13 +120,14 @@ def parse(text: str, where: str) -> Target:
         raise OnetripError("a target's file is not TOML", found=str(error), where=where) from error
     tables = ("facts", *RATE_TABLES)
     _expect(data, {*HEADER, *tables}, {"cores"}, where)
+    _check_header(data, where)
     sources: dict[str, str] = {}
     values = _read(data["facts"], Target, "", where, sources)
     rates = {table: _read_rates(data[table], table, where, sources) for table in RATE_TABLES}
     cores = None
     if "cores" in data:
         cores = Cores(**_read(data["cores"], Cores, "cores.", where, sources))
-    stated: dict[str, Any] = {key: str(data[key]) for key in HEADER} | values | rates
+    stated: dict[str, Any] = {key: data[key] for key in HEADER} | values | rates
     return Target(**stated, cores=cores, sources=tuple(sources.items()))
 
 
@@ -126,8 +135,26 @@ def _is_toml(name: str) -> bool:
     return name.endswith(".toml")
 
 
-def _expect(table: Mapping[str, Any], required: set[str], optional: set[str], where: str) -> None:
+def _check_header(data: Mapping[str, Any], where: str) -> None:
+    for key, (pattern, words) in HEADERS.items():
+        if not (isinstance(data[key], str) and re.fullmatch(pattern, data[key])):
+            raise OnetripError(
+                f"a target's file has no such {key}",
+                expected=words,
+                found=repr(data[key]),
+                where=where,
+            )
+
+
+def _expect(table: Any, required: set[str], optional: set[str], where: str) -> None:
     """Every required key, and no key that nothing reads."""
+    if not isinstance(table, Mapping):
+        raise OnetripError(
+            "a target's file has a figure where a table belongs",
+            expected=f"a table of {', '.join(sorted(required))}",
+            found=repr(table),
+            where=where,
+        )
     missing, unknown = required - set(table), set(table) - required - optional
     if missing or unknown:
         raise OnetripError(
