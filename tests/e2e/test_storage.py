@@ -50,3 +50,12 @@ def test_gradient_that_scatters_into_planned_memory() -> None:
     (eager,) = torch.autograd.grad(fn(x).square().sum(), x)
     assert eager.abs().max() > 0
     torch.testing.assert_close(ours, eager)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_view_with_a_size_of_one_has_the_strides_of_eager(size: int) -> None:
+    def pooled(x: Tensor) -> Tensor:
+        return torch.flatten(F.adaptive_avg_pool1d(x, 1), 1)
+
+    x = torch.randn(size, 16, 24).transpose(1, 2)
+    assert compiled(pooled)(x).stride() == pooled(x).stride()

@@ -155,12 +155,13 @@ def _view(node: Node, views: Mapping[str, View]) -> View | None:
         return None
     before = views.get(source.name)
     if before is not None:
-        lying = Value(source.name, before.type)
-        node = replace(node, inputs=(lying, *node.inputs[1:]))
+        node = replace(node, inputs=(Value(source.name, before.type), *node.inputs[1:]))
     found = op.body.view(node)
     if found is None:
         return None
-    strides, offset = found
-    kind = TensorType(node.output.type.dtype, node.output.type.shape, strides)
+    (strides, offset), stated = found, node.output.type
+    lying = zip(stated.shape, strides, stated.strides, strict=True)
+    # Nothing follows from the stride of one element: it is as eager states it.
+    kind = TensorType(stated.dtype, stated.shape, tuple(t if n == 1 else s for n, s, t in lying))
     base, start = (source.name, 0) if before is None else (before.base, before.offset)
     return View(node.output, base, kind, start + offset)
