@@ -19,7 +19,6 @@ CALLS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "index of a constant": lambda x, i: torch.full((5, 3), 2.0)[i],
     "gather from a constant": lambda x, i: torch.zeros(5).gather(0, i),
     "embedding of zeros": lambda x, i: torch.nn.functional.embedding(i, torch.zeros(5, 3)),
-    "index of a repeated row": lambda x, i: x[:1].expand(5, 3)[i],
     "targets of equal logits": lambda x, i: torch.nn.functional.nll_loss(torch.ones(2, 5), i),
 }
 

@@ -28,12 +28,9 @@ Types = tuple[TensorType, ...]
 
 
 def _checked(operands: tuple[Any, ...], index: TensorType) -> None:
-    table = operands[0]
-    check_compiled(table.dtype)
+    check_compiled(operands[0].dtype)
     if index.dtype not in (i32, i64):
         raise Unsupported(f"an index of {index.dtype.torch_name} selects by mask")
-    if any(s == 0 and n != 1 for s, n in zip(table.strides, table.shape, strict=True)):
-        raise Unsupported("an index into a repeated dimension names no element to be checked")
 
 
 def _position(node: Node, number: int, at: Shape, size: Dim, wraps: bool) -> Dim:

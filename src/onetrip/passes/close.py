@@ -270,11 +270,13 @@ def _at(nest: Nest, index: Index) -> Expr:
 def _check_stays(name: str, index: Index, below: Sequence[Expr]) -> None:
     """Nothing where every index read at run time is still used, since that is where it is checked.
 
-    Of a constant, or along an axis that is repeated, every element is the same: no element is
-    looked up, and an index out of range would go unnoticed.
+    Of a constant every element is the same: none is looked up, and an index out of range would go
+    unnoticed. (It does along an axis that is repeated in memory, where no kernel looks it up.)
     """
     read = {a for d in index for a in atoms(d) if isinstance(a, Opaque)}
-    if read and not read <= {a for e in below for d in dims_of(e) for a in atoms(d)}:
+    if not read or any(isinstance(e, Load) for e in below):
+        return
+    if not read <= {a for e in below for d in dims_of(e) for a in atoms(d)}:
         raise NoNestError("iteration-space", "an index would go unchecked", name)
 
 
