@@ -33,7 +33,7 @@ lint: $(STAMP)  ## Format, lint and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-check: lint  ## lint and the fast tests, under a minute
+check: lint  ## lint and the fast tests, two minutes
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not slow and not exhaustive"
 
 test: lint  ## lint and every test but the exhaustive ones

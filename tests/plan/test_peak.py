@@ -144,7 +144,7 @@ def test_no_plan_of_a_random_graph_holds_more_than_eager(graph: Graph, search: S
     assert plan.memory.unplanned_peak_bytes <= eager(graph) + SLACK_BYTES
 
 
-def test_the_alive_at_step_is_found() -> None:
+def test_bytes_alive_are_counted_at_every_step() -> None:
     primitive, nests = lowered(siblings_far_apart(1))
     pool = Pool(index_graph(primitive, nests))
     order = execution_order(pool)

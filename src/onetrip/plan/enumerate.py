@@ -61,7 +61,7 @@ def enumerate_columns(region: Region) -> list[Column] | None:
     return None if found is None else list(found)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=64)
 def _columns(growth: _Growth) -> tuple[Column, ...] | None:
     """Layers of unlike sizes have the same columns: they are listed once."""
     start: list[State] = [(1 << k, 1 << k, 0) for k in range(len(growth.producers))]

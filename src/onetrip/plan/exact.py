@@ -45,12 +45,10 @@ class Answer:
     """The groups of a region.
 
     Attributes:
-        us: their time.
-        bound_us: no groups of this region are faster.
+        bound_us: no groups of this region are faster; 0 where that was not asked.
     """
 
     columns: tuple[Column, ...]
-    us: float
     bound_us: float
     kind: Literal["exact", "floor"]
 
@@ -227,7 +225,7 @@ def best_groups(
     """
     floor, cost = prices.floor(), prices.total(known)
     if cost is None:  # the user forced what may not be
-        return Answer(tuple(known), prices.us(known), min(prices.us(known), floor), "floor")
+        return Answer(tuple(known), min(prices.us(known), floor), "floor")
     if cost <= floor * (1 + 1e-9):
         return _answer(prices, known, floor, "exact")
     if not thorough:
@@ -250,8 +248,8 @@ def _answer(
 ) -> Answer:
     us = prices.us(best)
     if bound >= (prices.total(best) or us) * (1 - 2 * BYTE_SHARE):
-        return Answer(tuple(best), us, us, "exact")
-    return Answer(tuple(best), us, bound / (1 + BYTE_SHARE), kind)
+        return Answer(tuple(best), us, "exact")
+    return Answer(tuple(best), bound / (1 + BYTE_SHARE), kind)
 
 
 def _exactly(prices: Prices, known: Sequence[Column]) -> Cover | None:

@@ -57,10 +57,9 @@ class Legality:
         Args:
             clones: atoms to be recomputed in it.
         """
-        for rule in (self._library, self._user, self._size, self._order, self._memory):
-            refused = rule(parts)
-            if refused is not None:
-                return refused
+        refused = self._refused(parts)
+        if refused is not None:
+            return refused
         atoms = tuple(sorted({*self.pool.union(parts), *clones}))
         return self._attempt(parts, atoms, parts)
 
@@ -74,8 +73,11 @@ class Legality:
 
     def may_be_one(self, parts: Sequence[Part]) -> bool:
         """Whether nothing but their nests can keep the parts apart; costs next to nothing."""
+        return self._refused(parts) is None
+
+    def _refused(self, parts: Sequence[Part]) -> Decision | None:
         rules = (self._library, self._user, self._size, self._order, self._memory)
-        return all(rule(parts) is None for rule in rules)
+        return next((found for rule in rules if (found := rule(parts)) is not None), None)
 
     def group(self, atoms: tuple[int, ...], stored: tuple[str, ...]) -> Priced | None:
         """The price of atoms as one group that stores these values; None when it may not be.
@@ -185,11 +187,11 @@ class Legality:
         divide = parting(self.pool.union(parts), self.divided) if self.divided else None
         if divide is None:
             return None
-        held, eager = self.divided[divide]
+        held, limit = self.divided[divide]
         labels = [self.label(p) for p in parts]
         return decide(
             "peak-memory",
-            Evidence("bytes alive at once", held, "bytes", eager),
+            Evidence("bytes alive at once", held, "bytes", limit),
             producer=labels[0],
             consumer=labels[-1],
         )

@@ -22,7 +22,7 @@ Bytes = Callable[[str], int]
 Divide = tuple[int, int]
 """Two sets of atoms, as bits, no two of which may be in one group."""
 Divided = Mapping[Divide, tuple[int, int]]
-"""Divides, each with the bytes alive at once in the plan that it was made for, and eager's."""
+"""Divides, each with the bytes alive at once in the plan that made it needed, and their limit."""
 NO_DIVIDES: Divided = {}
 
 
@@ -46,6 +46,11 @@ def alive_at(spans: Iterable[Span]) -> dict[int, int]:
     return dict(zip(steps, accumulate(change[s] for s in steps), strict=True))
 
 
+def highest(spans: Iterable[Span]) -> int:
+    """The most bytes alive at one step."""
+    return max(alive_at(spans).values(), default=0)
+
+
 def eager_peak(index: Index, size: Bytes) -> int:
     """Most bytes of results alive at once in eager, which runs call after call."""
     steps: dict[int, int] = {}
@@ -56,7 +61,7 @@ def eager_peak(index: Index, size: Bytes) -> int:
         until = step[last[name]] if last[name] < len(step) else len(steps)
         if until > step[maker] or name not in index.readers:  # else it never leaves its call
             spans.append(Span(name, size(name), step[maker], until))
-    return max(alive_at(spans).values(), default=0)
+    return highest(spans)
 
 
 def _last_reads(index: Index) -> dict[str, int]:
@@ -103,16 +108,11 @@ def spans_of(pool: Pool, order: Sequence[Part], size: Bytes) -> list[Span]:
     ]
 
 
-def held(pool: Pool, order: Sequence[Part], size: Bytes) -> int:
-    """Most bytes alive at once when groups run in this order."""
-    return max(alive_at(spans_of(pool, order, size)).values(), default=0)
-
-
 def divides(
     pool: Pool,
     order: Sequence[Part],
+    spans: Sequence[Span],
     limit: int,
-    size: Bytes,
     *,
     places: int = 1,
     everywhere: bool = False,
@@ -120,12 +120,12 @@ def divides(
     """What to keep apart for a lower peak; none when it is within the limit.
 
     Args:
+        spans: when each value is alive in this order.
         limit: bytes that may be alive at once.
         places: the most steps that are looked at, those with most alive first.
         everywhere: keep all atoms before a place from all after it. Groups become stretches of the
             graph, which hold what eager holds at their ends: no other group takes their place.
     """
-    spans = spans_of(pool, order, size)
     alive = alive_at(spans)
     above = sorted((s for s in alive if alive[s] > limit), key=lambda s: (-alive[s], s))
     last = _last_reads(pool.index)

@@ -32,7 +32,7 @@ from .exact import MOST_DIRECT, MOST_POOLED, Answer, Prices, apart, best_groups,
 from .greedy import Judge, State, by_bytes, by_time, eager, grow, largest
 from .index import Index, index_graph
 from .legality import Legality
-from .peak import NO_DIVIDES, Divide, Divided, divides, eager_peak, held, parting
+from .peak import NO_DIVIDES, Divide, Divided, divides, eager_peak, highest, parting, spans_of
 from .plan import GraphPlan
 from .pool import Part, Pool
 from .regions import Region, find_regions
@@ -114,16 +114,18 @@ def _within_memory(task: _Task, search: Search) -> _Found:
         bound = bound or found.bound
         pool = found.state.pool
         order = execution_order(pool)
-        peak = held(pool, order, size)
+        spans = spans_of(pool, order, size)
+        peak = highest(spans)
         if peak <= limit or search == "eager":
             return replace(found, bound=bound, divided=bool(divided))
         everywhere = peak >= lowest
-        more = divides(pool, order, limit, size, places=2**k, everywhere=everywhere)
+        more = divides(pool, order, spans, limit, places=2**k, everywhere=everywhere)
         if more.keys() <= divided.keys():
             break
         divided, lowest = {**more, **divided}, min(peak, lowest)
     last = _searched(_Start(task, divided, answers, {}), "eager")
-    least = held(last.state.pool, execution_order(last.state.pool), size)
+    pool = last.state.pool
+    least = highest(spans_of(pool, execution_order(pool), size))
     return replace(last if least < peak else found, bound=bound, divided=True)
 
 
@@ -240,9 +242,9 @@ def _answer(start: _Start, state: State, region: Region, search: Search) -> Answ
     key = (start.task.form(region), apart(region, start.rivals))
     found = start.answers.get(key)
     if found is None:
-        _regrow(start, state, region, _GREEDY.get(search, by_time))
+        state = _regrown(start, state, region, _GREEDY.get(search, by_time))
         columns = _columns(state.pool, region)
-        found = Answer(columns, 0.0, 0.0, "floor")
+        found = Answer(columns, 0.0, "floor")
         if search == "best":
             found = _improved(start, state, region, columns)
         start.answers[key] = found
@@ -253,8 +255,7 @@ def _improved(start: _Start, state: State, region: Region, known: tuple[Column, 
     """The best groups of a region, of which greedy ones are known."""
 
     def by_other() -> tuple[Column, ...]:
-        other = start.state()
-        _regrow(start, other, region, by_bytes)
+        other = _regrown(start, start.state(), region, by_bytes)
         return _columns(other.pool, region)
 
     prices = Prices(region, start.task.evaluator, state.legality)
@@ -263,10 +264,13 @@ def _improved(start: _Start, state: State, region: Region, known: tuple[Column, 
     return best_groups(prices, known, by_other, thorough=thorough)
 
 
-def _regrow(start: _Start, state: State, region: Region, judge: Judge) -> None:
+def _regrown(start: _Start, state: State, region: Region, judge: Judge) -> State:
     """Merges within the region, from what is sound of its groups in the search before.
 
     A group that must be divided is taken apart, and so is one that computes what such a group does.
+    What is left stands in a pool of its own: it need not fit to what was merged in other regions.
+
+    Returns: the state that holds the region's groups.
     """
     groups = [g for g in start.earlier.get(region.atoms, ()) if not state.pool.is_pinned(g[0])]
     broken = {k for atoms, _ in groups if parting(atoms, start.divided) for k in atoms}
@@ -275,9 +279,11 @@ def _regrow(start: _Start, state: State, region: Region, judge: Judge) -> None:
         count = len(broken)
         broken |= {k for atoms, _ in groups if not broken.isdisjoint(atoms) for k in atoms}
     sound = [g for g in groups if broken.isdisjoint(g[0])]
-    if sound and not state.pool.regroup(sound):
-        raise AssertionError("groups of one search have an order")
-    _grow(state, region, judge, recompute=not sound or len(region.units) <= MOST_POOLED)
+    begun = start.state() if sound else state
+    if sound and not begun.pool.regroup(sound):
+        sound, begun = [], state
+    _grow(begun, region, judge, recompute=not sound or len(region.units) <= MOST_POOLED)
+    return begun
 
 
 def _grow(state: State, region: Region, judge: Judge, *, recompute: bool = True) -> None:
