@@ -29,7 +29,7 @@ CHAINED = {"cuda": 1 << 22, "cpu": 1 << 15}
 LENGTHS = {"cuda": (4, 12, 60), "cpu": (8, 24, 120)}
 """Steps of the chains of an operation: what is not the operation is in all of them."""
 SHOWS = 0.2
-"""By how much of its time a chain must outlast the shortest one, else memory hides the operation."""
+"""Share of its time by which a chain outlasts the shortest one, else memory hides the operation."""
 ROUNDS = 5
 PAGES = 1 << 26
 SMALL = 64
