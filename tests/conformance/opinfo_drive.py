@@ -10,12 +10,24 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from opinfo_batch import Left, Seen, cloned, compiled, left_by, narrowed, twin, wide
-from opinfo_entries import ERRORS, GRADIENTS, Entry, Sample, called, operators, samples, tensors_of
-from opinfo_judge import judged
+from opinfo_entries import (
+    ERRORS,
+    FORWARD,
+    GRADIENTS,
+    Entry,
+    Sample,
+    called,
+    operators,
+    samples,
+    tensors_of,
+)
+from opinfo_judge import Others, judged
+from torch.testing._internal.opinfo import core
 from torch.utils._pytree import tree_map
 
 from onetrip.runtime.accuracy import InFloat64
@@ -24,6 +36,8 @@ UNDEFINED = ("empty", "new_empty", "resize_")
 """Operators with elements that nobody wrote begin so."""
 TOGETHER = 48
 """Samples in one program."""
+LANES = 64
+"""Elements that any vector loop of eager takes at a time, whatever the chip, or a multiple."""
 
 RIGHT, WRONG, ERROR, UPSTREAM = "right", "wrong", "error", "upstream"
 
@@ -105,11 +119,20 @@ def _case(entry: Entry, fn: Callable[..., Any], s: Sample) -> _Case | None:
     return _Case(s, eager, undefined or bool(_compared(other, eager, s)))
 
 
+def _named(s: Sample, change: Callable[[torch.dtype], torch.dtype]) -> Sample:
+    """The sample with every dtype among its arguments changed."""
+    args, kwargs = tree_map(
+        lambda x: change(x) if isinstance(x, torch.dtype) else x, (s.args, s.kwargs)
+    )
+    return replace(s, args=args, kwargs=kwargs)
+
+
 def _exact(entry: Entry, fn: Callable[..., Any], s: Sample) -> list[Any] | None:
     """What the call leaves in double precision, or None where it has no such form."""
+    double = _named(s, lambda d: torch.float64 if d.is_floating_point else d)
     for within in (InFloat64, nullcontext):
         try:
-            left = _call(fn, s, entry.mode, wide, within)
+            left = _call(fn, double, entry.mode, wide, within)
             return [*left.leaves, *left.inputs]
         except Exception:
             continue
@@ -118,23 +141,34 @@ def _exact(entry: Entry, fn: Callable[..., Any], s: Sample) -> list[Any] | None:
 
 def _narrow(entry: Entry, fn: Callable[..., Any], s: Sample) -> list[Any] | None:
     """What the call leaves in single precision, or None where it has no such form."""
-    single = tree_map(lambda x: torch.float32 if x is torch.float64 else x, (s.args, s.kwargs))
+    single = _named(s, lambda d: torch.float32 if d is torch.float64 else d)
     try:
-        left = _call(fn, replace(s, args=single[0], kwargs=single[1]), entry.mode, narrowed)
+        left = _call(fn, single, entry.mode, narrowed)
     except Exception:
         return None
     return [*left.leaves, *left.inputs]
 
 
+def _inner(entry: Entry, fn: Callable[..., Any], s: Sample) -> list[Any] | None:
+    """What a function of one element leaves of each inside a whole vector; else None."""
+    unary = isinstance(operators()[entry.op], core.UnaryUfuncInfo) and entry.mode == FORWARD
+    if not unary or len(tensors_of((s.args, s.kwargs))) != 1:
+        return None
+    (x,) = tensors_of((s.args, s.kwargs))
+    many = x.detach().reshape(-1).repeat_interleave(LANES)
+    found = fn(many, *s.args[1:], **s.kwargs)
+    return [t.reshape(*x.shape, LANES)[..., 0] for t in tensors_of(found)]
+
+
 def _compared(ours: Left, eager: Left, s: Sample) -> str:
-    return judged(ours, eager, tensors_of((s.args, s.kwargs)), lambda: None, lambda: None, False)
+    return judged(ours, eager, tensors_of((s.args, s.kwargs)), Others(), False)
 
 
 def _verdict(entry: Entry, fn: Callable[..., Any], case: _Case, ours: Left) -> str:
     s = case.sample
     before = tensors_of((s.args, s.kwargs))
-    exact, narrow = lambda: _exact(entry, fn, s), lambda: _narrow(entry, fn, s)
-    return judged(ours, case.eager, before, exact, narrow, case.random)
+    made = (partial(make, entry, fn, s) for make in (_exact, _narrow, _inner))
+    return judged(ours, case.eager, before, Others(*made), case.random)
 
 
 def _together(

@@ -5,15 +5,20 @@
 
 from __future__ import annotations
 
+import math
 import time
 import zlib
 from pathlib import Path
 
+import opinfo_drive
 import opinfo_run
 import opinfo_table
 import pytest
+import torch
+from opinfo_batch import Left
 from opinfo_drive import Outcome
-from opinfo_entries import Entry, entries
+from opinfo_entries import Entry, Sample, entries
+from opinfo_judge import Others, judged
 from opinfo_table import Table
 
 pytestmark = pytest.mark.slow
@@ -92,3 +97,24 @@ def _deadly(entry, most, started, skipped):  # type: ignore[no-untyped-def]
             started(label)
             act()
             yield Outcome(label, "right")
+
+
+def left(*values: float, dtype: torch.dtype = torch.float32) -> Left:
+    return Left("Tensor", [torch.tensor(values, dtype=dtype)], [])
+
+
+def test_what_eager_answers_inside_a_vector_is_right_where_its_last_elements_differ() -> None:
+    """Sleef's cosh overflows before libm's, by which eager computes the elements left over."""
+    tail, inner, ours = left(2.2e38), left(math.inf), left(math.inf)
+    others = Others(exact=lambda: [torch.tensor([2.2e38])], inner=lambda: inner.leaves)
+    assert judged(ours, tail, [], others, random=False) == ""
+    none = Others(exact=others.exact)
+    assert judged(ours, tail, [], none, random=False).startswith("values: not finite")
+
+
+def test_the_truth_of_a_call_that_names_a_dtype_is_in_double_precision() -> None:
+    """Also where it makes a tensor of numbers, which no dispatch mode sees."""
+    sample = Sample("0 plain", ([1 / 3, 2 / 3],), {"dtype": torch.float32})
+    found = opinfo_drive._exact(ENTRY, torch.tensor, sample)
+    assert found is not None
+    assert found[0].tolist() == [1 / 3, 2 / 3]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.dtype import DType, bool_
+from ..base.dtype import DType, bf16, bool_
 from ..base.sym import Sym
 from ..ir.expr import Apply, Const, Expr, apply
 from . import arith as m
@@ -192,7 +192,15 @@ def _extreme(op: str, on_bool: Any) -> Any:
 
 
 def _ignoring_nan(op: str, whole: str) -> Any:
-    return lambda a, b: apply(op if a.dtype.is_float else whole, a, b)
+    """Of two equal zeros the first, as eager's CPU kernels have it; its bf16 one the second."""
+
+    def body(a: Expr, b: Expr, attrs: Attrs) -> Expr:
+        if not a.dtype.is_float:
+            return apply(whole, a, b)
+        larger = apply(op, a, b)
+        return m.where(m.eq(a, b), b, larger) if attrs["common"] is bf16 else larger
+
+    return with_attrs(body)
 
 
 def _above(x: Expr, low: Expr) -> Expr:
@@ -382,10 +390,10 @@ OPS: tuple[Op, ...] = (
                 without_attrs(_extreme("minimum", m.both)), plain(np.minimum),
                 PAIRS[:5] + INT_PAIRS[:2], onnx=("Min",)),
     elementwise("fmax", default_form("fmax", ("self", "other")),
-                without_attrs(_ignoring_nan("fmax", "maximum")), plain(np.fmax),
+                _ignoring_nan("fmax", "maximum"), plain(np.fmax),
                 PAIRS[:5] + INT_PAIRS[:2]),
     elementwise("fmin", default_form("fmin", ("self", "other")),
-                without_attrs(_ignoring_nan("fmin", "minimum")), plain(np.fmin),
+                _ignoring_nan("fmin", "minimum"), plain(np.fmin),
                 PAIRS[:5] + INT_PAIRS[:2]),
     elementwise("clamp", (form("clamp.default", ("self",), ("min", "max")),
                           form("clamp_min.default", ("self",), ("min",)),

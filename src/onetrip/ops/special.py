@@ -220,11 +220,10 @@ def _spherical_bessel(x: Expr) -> Expr:
     return where(m.lt(m.absolute(x), 0.5), series, far)
 
 
-def _sinc(x: Expr, at: Attrs) -> Expr:
-    """sin(pi x) / (pi x), 1 at 0; eager's CPU kernel rounds every step."""
-    near = at["common"] if at["common"].is_float and not at["gpu"] else x.dtype
-    turn = m.rounded(mul(m.const(math.pi, near).value, x), near)
-    return where(m.eq(x, 0), 1, div(m.rounded(apply("sin", turn), near), turn))
+def _sinc(x: Expr) -> Expr:
+    """sin(pi x) / (pi x), 1 at 0."""
+    turn = mul(math.pi, x)
+    return where(m.eq(x, 0), 1, div(apply("sin", turn), turn))
 
 
 def _entropy(x: Expr) -> Expr:
@@ -260,7 +259,6 @@ def _angle(x: Expr) -> Expr:
     return where(m.isnan(x), x, where(m.lt(x, 0), m.const(math.pi, x.dtype), 0))
 
 
-WHOLE = FLOATS + INTS[:1]
 OPS: tuple[Op, ...] = (
     unary("i0", _bessel(0, False), _np_bessel(0, False), also=("special_modified_bessel_i0",)),
     unary("special_i0e", _bessel(0, True), _np_bessel(0, True)),
@@ -279,8 +277,7 @@ OPS: tuple[Op, ...] = (
                 types=_polygamma_type, compute=in_output),
     unary("erfinv", lambda x: apply("erfinv", x), SCALAR_OPS["erfinv"].reference,
           samples=(sample(("f32%", (3, 4))), sample(("f64%", (3, 4))), sample(("bf16%", (5,))))),
-    elementwise("sinc", default_form("sinc"), with_attrs(_sinc), plain(np.sinc), WHOLE,
-                types=pointwise(promoted_float), compute=in_output),
+    unary("sinc", _sinc, np.sinc),
     unary("special_entr", _entropy, _np_entropy),
     elementwise("special_xlog1py", (form("special_xlog1py.default", ("self", "other")),
                                     form("special_xlog1py.self_scalar", ("self", "other")),
