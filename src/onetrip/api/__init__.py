@@ -4,6 +4,7 @@ from ..frontend.annotations import barrier, fuse
 from .backend import backend
 from .explain import explain
 from .kernels import kernels
+from .models import load_model
 from .plans import compile, load_plan, plan
 from .verify import verify
 
@@ -14,6 +15,7 @@ __all__ = [
     "explain",
     "fuse",
     "kernels",
+    "load_model",
     "load_plan",
     "plan",
     "verify",

@@ -140,6 +140,29 @@ class Boundary:
 
 
 @dataclass(frozen=True)
+class Measured:
+    """What two ways took on a device, in microseconds of one call.
+
+    Attributes:
+        as_is_us, replaced_us: medians; None for a way that could not be built or run.
+        device: what they were timed on.
+        failure: why a way has no time; empty where both have one.
+    """
+
+    as_is_us: float | None
+    replaced_us: float | None
+    device: str
+    failure: str = ""
+
+    @property
+    def replaced_wins(self) -> bool | None:
+        """Whether the second way is the one to take; None where neither was timed."""
+        if self.as_is_us is None or self.replaced_us is None:
+            return None if self.as_is_us == self.replaced_us else self.as_is_us is None
+        return self.replaced_us < self.as_is_us
+
+
+@dataclass(frozen=True)
 class Choice:
     """A second way to compute some nodes, and whether it was taken.
 
@@ -147,10 +170,11 @@ class Choice:
         kind: which idea it is: `attention`, ...
         nodes: the nodes that it replaces, or would.
         note: what it puts in their place.
-        code: `taken`, `cost`, `numerics`, `overlap`, `by-user`, `search`, or `no-form` where the
-            nodes look alike but have no second way.
+        code: `taken`, `cost`, `measured`, `numerics`, `overlap`, `by-user`, `search`, or `no-form`
+            where the nodes look alike but have no second way.
         reason: the same in a sentence.
-        as_is_us, replaced_us: what both ways cost; None where that was not asked.
+        as_is_us, replaced_us: what both ways cost by estimate; None where that was not asked.
+        measured: what the device said, which then decided; None where it was not asked.
     """
 
     kind: str
@@ -161,6 +185,7 @@ class Choice:
     reason: str
     as_is_us: float | None
     replaced_us: float | None
+    measured: Measured | None = None
 
 
 @dataclass(frozen=True)
@@ -217,6 +242,16 @@ class GraphPlan:
     def by_name(self) -> dict[str, Group]:
         """Groups by name."""
         return {g.name: g for g in self.groups}
+
+    @cached_property
+    def nodes(self) -> dict[str, Node]:
+        """The graph's nodes by name."""
+        return {n.name: n for n in self.graph.nodes}
+
+    @cached_property
+    def bases(self) -> dict[str, str]:
+        """The value that each alias is a view of."""
+        return {v.value.name: v.base for v in self.views}
 
     @property
     def kernels(self) -> int:

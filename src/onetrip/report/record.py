@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from ..base.sym import Dim, render
 from ..cost.sizes import number
-from ..ir.graph import Graph, Value
+from ..ir.graph import Graph, Node, Value
 from ..plan import plan as planned
 from ..plan.constraints import Refusal
 from ..plan.decision import Decision
@@ -46,7 +46,7 @@ def graph_record(
         generated_bytes=totals.generated_bytes,
         arena_bytes=_formula(plan.memory.arena_bytes),
         groups=tuple(_group(g, keys) for g in plan.groups),
-        boundaries=tuple(_boundary(b, keys) for b in plan.boundaries),
+        boundaries=tuple(_boundary(b, plan, keys) for b in plan.boundaries),
         memory=tuple(_buffer(p, keys) for p in plan.memory.buffers),
         lines=tuple(lines),
         refused=_refused(plan.refusals, lines, keys),
@@ -55,17 +55,25 @@ def graph_record(
 
 
 def _alternative(choice: planned.Choice, keys: Keys) -> schema.Alternative:
-    by_user = choice.code == "by-user"
+    by_user, clock = choice.code == "by-user", choice.measured
     return schema.Alternative(
         choice.kind,
-        _distinct(keys.call_of[n].key for n in choice.nodes),
+        calls_behind(choice.nodes, keys),
         choice.note,
         choice.taken,
         choice.code,
         named(choice.reason, keys) if by_user else choice.reason,
         choice.as_is_us,
         choice.replaced_us,
+        None
+        if clock is None
+        else schema.Measured(clock.as_is_us, clock.replaced_us, clock.device, clock.failure),
     )
+
+
+def calls_behind(nodes: Iterable[str], keys: Keys) -> tuple[str, ...]:
+    """Keys of the calls that nodes are parts of, each once."""
+    return _distinct(keys.call_of[n].key for n in nodes)
 
 
 def _refused(
@@ -168,9 +176,10 @@ def _ops(group: planned.Group, keys: Keys) -> tuple[str, ...]:
     )
 
 
-def _boundary(boundary: planned.Boundary, keys: Keys) -> schema.Boundary:
+def _boundary(boundary: planned.Boundary, plan: planned.GraphPlan, keys: Keys) -> schema.Boundary:
     decision = boundary.decision
     fused = decision.if_fused
+    made, read = _lines(boundary, plan)
     return schema.Boundary(
         producer=keys.by_node.get(boundary.producer, boundary.producer),
         consumer=boundary.consumer,
@@ -187,7 +196,23 @@ def _boundary(boundary: planned.Boundary, keys: Keys) -> schema.Boundary:
             fused.kernels, fused.bytes, fused.registers, fused.spill_bytes, fused.us
         ),
         remedy=named(decision.remedy, keys),
+        producer_line=made,
+        consumer_line=read,
     )
+
+
+def _lines(boundary: planned.Boundary, plan: planned.GraphPlan) -> tuple[str, str]:
+    """Where a boundary's first value is made, and where the other group reads it first."""
+    value = boundary.values[0]
+    maker = plan.graph.producers.get(value)
+    members = map(plan.nodes.__getitem__, plan.by_name[boundary.consumer].nodes)
+    reader = next((n for n in members if _reads(n, value, plan)), None)
+    return maker.origin.line if maker else "", reader.origin.line if reader else ""
+
+
+def _reads(node: Node, value: str, plan: planned.GraphPlan) -> bool:
+    """Whether a node reads a value, as it is or as a view of it."""
+    return any(value in (v.name, plan.bases.get(v.name)) for v in node.values)
 
 
 def _buffer(placed: Placed, keys: Keys) -> schema.Buffer:

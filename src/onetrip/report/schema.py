@@ -104,6 +104,8 @@ class Boundary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         verdict: `illegal`, `over-limit`, `unprofitable`, `by-user` or `extern`.
         reason: a sentence with the figures filled in.
         remedy: how to change it.
+        producer_line, consumer_line: `file.py:12`, where the user's code makes the first of these
+            values, and where it reads it first; empty where that is unknown.
     """
 
     producer: str
@@ -117,6 +119,8 @@ class Boundary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     evidence: tuple[Evidence, ...] = ()
     if_fused: IfFused | None = None
     remedy: str = ""
+    producer_line: str = ""
+    consumer_line: str = ""
 
 
 class Buffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -168,6 +172,21 @@ class Refused(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     remedy: str = ""
 
 
+class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What two ways took on a device.
+
+    Attributes:
+        as_is_us, replaced_us: medians; None for a way that could not be built or run.
+        device: what they were timed on.
+        failure: why a way has no time.
+    """
+
+    as_is_us: Microseconds | None
+    replaced_us: Microseconds | None
+    device: str
+    failure: str = ""
+
+
 class Alternative(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A second way to compute some calls, and why it was taken or not.
 
@@ -175,9 +194,11 @@ class Alternative(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         kind: which idea it is: `attention`, ...
         calls: keys of the calls that it replaces, or would.
         note: what it puts in their place.
-        code: `taken`, `cost`, `numerics`, `overlap`, `by-user`, `search`, or `no-form` where the
-            calls look alike but have no second way.
-        as_is_us, replaced_us: what both ways cost; None where that was not asked.
+        code: `taken`, `cost`, `measured`, `numerics`, `overlap`, `by-user`, `search`, or `no-form`
+            where the calls look alike but have no second way.
+        as_is_us, replaced_us: what both ways cost by estimate; None where that was not asked.
+        measured: what the device said, which then decided; a compilation under the plan takes it
+            as it stands.
     """
 
     kind: str
@@ -188,6 +209,7 @@ class Alternative(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: str
     as_is_us: Microseconds | None = None
     replaced_us: Microseconds | None = None
+    measured: Measured | None = None
 
 
 class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
