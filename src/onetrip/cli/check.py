@@ -1,0 +1,115 @@
+"""`onetrip check`: the plans of a model against a budget, for CI."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from onetrip.base.errors import UsageError
+from onetrip.base.options import NUMERICS, SEARCHES
+from onetrip.cli import source
+from onetrip.cli.main import DIFFERS, OK
+from onetrip.report import budget as budgets
+from onetrip.report.verdict import FORMATS
+
+
+@click.command("check")
+@click.argument("model")
+@click.option("--budget", "path", required=True, type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--target", "targets", multiple=True, help="Default: those of the budget.")
+@click.option("--format", "form", type=click.Choice(list(FORMATS)), default="text",
+              show_default=True)  # fmt: skip
+@click.option("--write", is_flag=True, help="Write what the plans come to now as the budget.")
+@click.option("--search", type=click.Choice(SEARCHES), help="For --write; default best.")
+@click.option("--numerics", type=click.Choice(NUMERICS), help="For --write; default eager.")
+@click.option("--training", is_flag=True, help="For --write: forward and backward.")
+def command(
+    model: str,
+    path: Path,
+    targets: tuple[str, ...],
+    form: str,
+    write: bool,
+    search: str | None,
+    numerics: str | None,
+    training: bool,
+) -> None:
+    """Plan MODEL as BUDGET says and compare: kernels, traffic, peak, kernels that must stay whole.
+
+    MODEL is as for `onetrip plan`. No GPU is needed and nothing is run.
+
+    Exit status 1: over budget; the boundary that causes it is named with the model's line.
+    """
+    if write:
+        _write(model, path, targets, (search or "best", numerics or "eager", training))
+        sys.exit(OK)
+    if search or numerics or training:
+        raise UsageError(
+            "how a model is planned stands in the budget",
+            expected="--search, --numerics and --training beside --write alone",
+            next_step=f"change {path}, or write it again",
+        )
+    budget = budgets.read(path)
+    verdicts = []
+    for target in targets or budget.target:
+        if target not in budget.target:
+            raise UsageError(
+                f"the budget says nothing of {target}",
+                expected=f"one of {', '.join(budget.target)}",
+                found=target,
+                where=str(path),
+                next_step=f"--target {target} --write adds it",
+            )
+        made = source.planned(model, _wanted(budget, target))
+        verdicts.append(budgets.judge(made, budget.target[target]))
+    click.echo(FORMATS[form](verdicts, located(model)))
+    sys.exit(DIFFERS if any(v.violations for v in verdicts) else OK)
+
+
+def _wanted(budget: budgets.Budget, target: str) -> source.Wanted:
+    return source.Wanted(target, budget.search, budget.numerics, budget.training)
+
+
+def _write(
+    model: str, path: Path, targets: tuple[str, ...], settings: tuple[str, str, bool]
+) -> None:
+    """The budget that today's plans keep; other targets of a file that is there stay."""
+    old = budgets.read(path).target if path.exists() else {}
+    search, numerics, training = settings
+    chosen = targets or tuple(old) or ("h200",)
+    limits = {
+        t: budgets.limits_of(source.planned(model, source.Wanted(t, *settings))) for t in chosen
+    }
+    made = budgets.Budget(budgets.FORMAT, {**old, **limits}, search, numerics, training)  # type: ignore[arg-type]
+    try:
+        path.write_text(budgets.encode(made), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            "the budget cannot be written",
+            expected="a file in a folder that can be written to",
+            found=error.strerror or str(error),
+            where=str(path),
+        ) from error
+    click.echo(f"written: {path}", err=True)
+
+
+def located(model: str) -> Located:
+    """Paths of the files that a model's code stands in."""
+    return Located(Path(model.rpartition(":")[0] or model))
+
+
+class Located:
+    """The path of a file by its name: the model's own, or one that was imported for it."""
+
+    def __init__(self, model: Path) -> None:
+        self.model = model
+
+    def __call__(self, name: str) -> str:
+        """The path as seen from here where it lies below, the name alone where none is known."""
+        files = (getattr(m, "__file__", None) for m in list(sys.modules.values()))
+        paths = [self.model, *(Path(f) for f in files if f)]
+        here = Path.cwd()
+        found = [p.resolve() for p in paths if p.name == name]
+        below = [p for p in found if p.is_relative_to(here)]
+        return str(below[0].relative_to(here)) if below else str(found[0]) if found else name

@@ -1,0 +1,124 @@
+"""`onetrip check` and `assert_fused`: a realistic change of a model, told with its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+from torch import nn
+
+from onetrip.base.errors import UsageError
+from onetrip.cli import main
+from onetrip.testing import assert_fused
+
+MODEL = """
+import torch
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(32, 64)
+        self.norm = nn.LayerNorm(64)
+
+    def forward(self, x, r):
+        h = nn.functional.gelu(self.up(x)) + r
+        y = self.norm(h)
+        return y
+
+def make():
+    return Block().eval(), (torch.randn(128, 32), torch.randn(128, 64))
+"""
+WITH_READER = MODEL.replace("return y\n", "return y, h @ h.t()\n")
+
+
+def run(*args: str) -> Result:
+    return CliRunner().invoke(main, list(args))
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "net.py"
+    path.write_text(MODEL)
+    found = run("check", "net.py:make", "--budget", "b.toml", "--write", "--target", "h200")
+    assert found.exit_code == 0, found.output
+    return path
+
+
+def test_a_new_reader_of_a_fused_value_breaks_the_budget(model: Path) -> None:
+    kept = run("check", "net.py:make", "--budget", "b.toml")
+    assert (kept.exit_code, kept.output.splitlines()[0]) == (0, "h200: within budget")
+    model.write_text(WITH_READER)
+    found = run("check", "net.py:make", "--budget", "b.toml", "--format", "github")
+    assert found.exit_code == 1
+    line = 1 + WITH_READER.splitlines().index("        return y, h @ h.t()")
+    assert f"::error file=net.py,line={line},title=onetrip h200 kernels" in found.output
+    assert "compute-bound-anchor" in found.output
+
+
+def test_targets(model: Path) -> None:
+    assert (
+        run("check", "net.py:make", "--budget", "b.toml", "--write", "--target", "cpu:4").exit_code
+        == 0
+    )
+    both = run("check", "net.py:make", "--budget", "b.toml")
+    assert both.exit_code == 0
+    assert "h200: within budget" in both.output and "cpu:4: within budget" in both.output
+    one = run("check", "net.py:make", "--budget", "b.toml", "--target", "a100")
+    assert one.exit_code == 2
+    assert "one of h200, cpu:4" in one.output
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("--budget", "none.toml"), "the budget cannot be read"),
+        (("--budget", "b.toml", "--search", "max"), "stands in the budget"),
+        (("--budget", "no/b.toml", "--write"), "cannot be written"),
+    ],
+)
+def test_wrong_use(model: Path, args: tuple[str, ...], words: str) -> None:
+    found = run("check", "net.py:make", *args)
+    assert found.exit_code == 2, found.output
+    assert words in found.output
+
+
+# ------------------------------------------------------------------ assert_fused
+
+
+class Block(nn.Module):
+    def __init__(self, returned: bool) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(64)
+        self.returned = returned
+
+    def forward(self, x: torch.Tensor) -> object:
+        h = nn.functional.gelu(x + 1)
+        y = self.norm(h)
+        return (y, h @ h.t()) if self.returned else y
+
+
+X = torch.empty(128, 64, device="meta")
+
+
+def test_assert_fused_returns_the_plan() -> None:
+    plan = assert_fused(Block(False), X, kernels=1, together=[("add", "gelu", "norm:layer_norm")])
+    assert plan.kernels == 1
+
+
+def test_assert_fused_names_boundary_and_line() -> None:
+    with pytest.raises(AssertionError) as error:
+        assert_fused(Block(True), X, kernels=1)
+    text = str(error.value)
+    assert "kernels: 2 kernels, 1 in the budget" in text
+    assert "test_check.py:" in text and "compute-bound-anchor" in text
+
+
+def test_assert_fused_finds_calls_apart() -> None:
+    with pytest.raises(AssertionError, match=r"'gelu \+ mm'.* has become 2 kernels"):
+        assert_fused(Block(True), X, together=[("gelu", "mm")])
+    with pytest.raises(UsageError, match="no call is named 'conv'"):
+        assert_fused(Block(True), X, together=[("gelu", "conv")])
