@@ -24,12 +24,13 @@ from torch import Tensor
 
 from onetrip.api.backend import build_captured, runner
 from onetrip.base.options import Options
-from onetrip.bench.engine import card_name, versions
+from onetrip.bench.engine import versions
 from onetrip.frontend.ahead import capture_graphs
 from onetrip.frontend.capture import CapturedGraph, make_backend
 from onetrip.frontend.torch_fx import import_graph
 from onetrip.ir.printer import text
 from onetrip.runtime.accuracy import judge
+from onetrip.runtime.clock import card_name
 
 CUDA = torch.device("cuda")
 

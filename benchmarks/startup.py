@@ -18,7 +18,8 @@ import tempfile
 from datetime import date
 from pathlib import Path
 
-from onetrip.bench.engine import card_name, versions
+from onetrip.bench.engine import versions
+from onetrip.runtime.clock import card_name
 
 BACKENDS = ("onetrip", "inductor")
 CHILD = """

@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 
+from onetrip.base.sym import Size
 from onetrip.ir.graph import Graph, Node, Origin, Value
 from onetrip.ir.verify import verify
 from onetrip.passes.alternatives import Alternative, Declined, Exactness, Found
 from onetrip.passes.lower import lower
 from onetrip.passes.writer import Writer
 from onetrip.plan import choose as module
+from onetrip.plan import measured
 from onetrip.plan.choose import Problem, choose, plan_problem
 from onetrip.plan.constraints import NO_CONSTRAINTS, Constraints
+from onetrip.plan.plan import GraphPlan, Measured
 from onetrip.target import load
 
 from .graphs import Draft
@@ -192,3 +195,111 @@ def test_the_plan_holds_the_choices_and_costs_less() -> None:
     assert [c.taken for c in better.alternatives] == [True, True]
     assert better.estimated_us < plain.estimated_us
     assert all(isinstance(v, Value) and v.name == "c1" for v in better.graph.outputs)
+
+
+# ------------------------------------------------------------------ measured
+
+
+class FakeTimer:
+    """Answers as a device would, and counts how often it is asked."""
+
+    def __init__(self, as_is: float | None, replaced: float | None, failure: str = "") -> None:
+        self.answer = Measured(as_is, replaced, "a chip", failure)
+        self.asked: list[tuple[GraphPlan, GraphPlan]] = []
+
+    def __call__(self, as_is: GraphPlan, replaced: GraphPlan, hints: Any) -> Measured:
+        self.asked.append((as_is, replaced))
+        return self.answer
+
+
+def near() -> tuple[Graph, Alternative]:
+    """A product, and another one that could stand for it: their estimates are equal."""
+    graph = layers()
+    return graph, instead(graph, ("a0",), op="mm")
+
+
+def test_of_two_near_ways_the_one_that_is_measured_faster_is_taken() -> None:
+    graph, found = near()
+    (by_cost,) = choose(problem(graph, found))[1]
+    assert by_cost.code == "cost" and by_cost.measured is None
+    chosen, (choice,) = choose(problem(graph, found, timer=FakeTimer(9.0, 5.0)))
+    assert (choice.taken, choice.code, chosen is graph) == (True, "taken", False)
+    assert choice.measured == Measured(9.0, 5.0, "a chip")
+    assert (choice.as_is_us, choice.replaced_us) == (by_cost.as_is_us, by_cost.replaced_us)
+    assert "on a chip, it takes 5 us instead of 9 us" in choice.reason
+
+
+def test_the_cheaper_way_is_not_taken_when_it_is_measured_slower(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(measured, "ERROR_BAND", {"cuda": 9.0})
+    graph = layers()
+    found = instead(graph, ("a0", "b0"))
+    assert choose(problem(graph, found))[1][0].taken
+    chosen, (choice,) = choose(problem(graph, found, timer=FakeTimer(5.0, 9.0)))
+    assert (choice.taken, choice.code, chosen is graph) == (False, "measured", True)
+    assert "it takes 9 us and the nodes as they are 5 us" in choice.reason
+
+
+def test_nothing_is_measured_where_the_estimates_tell_the_ways_apart() -> None:
+    graph = layers()
+    found = instead(graph, ("a0", "b0"))
+    timer = FakeTimer(1.0, 9.0)
+    (choice,) = choose(problem(graph, found, timer=timer))[1]
+    assert choice.as_is_us is not None and choice.replaced_us is not None
+    assert choice.as_is_us > choice.replaced_us * (1 + measured.ERROR_BAND["cuda"])
+    assert not timer.asked
+    assert choice.taken and choice.measured is None
+
+
+@pytest.mark.parametrize("device", measured.ERROR_BAND)
+def test_the_band_is_the_same_whichever_way_is_cheaper(device: str) -> None:
+    edge = 1 + measured.ERROR_BAND[device]
+    for low, high, is_open in ((1.0, edge * 0.999, True), (1.0, edge * 1.001, False)):
+        assert measured.is_open(low, high, device) is is_open
+        assert measured.is_open(high, low, device) is is_open
+
+
+@pytest.mark.parametrize(
+    ("as_is", "replaced", "taken", "code"),
+    [(None, 5.0, True, "taken"), (5.0, None, False, "measured"), (None, None, False, "cost")],
+)
+def test_a_way_that_does_not_run_leaves_the_other_and_the_reason(
+    as_is: float | None, replaced: float | None, taken: bool, code: str
+) -> None:
+    graph, found = near()
+    timer = FakeTimer(as_is, replaced, "no compiler")
+    (choice,) = choose(problem(graph, found, timer=timer))[1]
+    assert (choice.taken, choice.code) == (taken, code)
+    assert "no compiler" in choice.reason and "a chip" in choice.reason
+
+
+def test_places_of_equal_structure_are_timed_once_as_graphs_of_their_own() -> None:
+    graph = layers(5)
+    timer = FakeTimer(9.0, 5.0)
+    found = [instead(graph, (f"a{k}",), op="mm") for k in range(5)]
+    choices = choose(problem(graph, *found, timer=timer))[1]
+    assert [c.taken for c in choices] == [True] * 5
+    ((as_is, replaced),) = timer.asked
+    assert [n.op for n in as_is.graph.nodes] == ["mm"]
+    assert len(as_is.graph.inputs) == 2 and len(replaced.graph.inputs) == 1
+
+
+def test_what_is_on_record_decides_and_nothing_is_measured_again() -> None:
+    graph, found = near()
+    timer = FakeTimer(5.0, 9.0)
+    known = {(found.kind, found.nodes): Measured(9.0, 5.0, "another chip")}
+    (choice,) = choose(problem(graph, found, timer=timer, measured=known))[1]
+    assert not timer.asked
+    assert choice.taken and choice.measured == known[found.kind, found.nodes]
+
+
+def test_a_part_knows_the_sizes_that_its_inputs_tell() -> None:
+    d = Draft()
+    rows, other = Size("s0", 2), Size("s1", 2)
+    a = d("a", "exp", d.input("x", rows, N))
+    graph = d.graph(d("b", "neg", a))
+    sizes = ((rows, "x", 0), (other, "y", 1))
+    made = module.part(graph.nodes[1:], ("b",), sizes)
+    assert made.sizes == ((rows, "a", 0),)
+    verify(made, "part")

@@ -17,6 +17,7 @@ from ..runtime.pool import outputs
 from ..target import load
 from .devices import device_for, target_at_hand
 from .honour import with_plan
+from .measure import WayTimer
 from .pipeline import Built, analyze, build
 
 builds: Counter[str] = Counter()
@@ -90,7 +91,8 @@ def build_captured(captured: CapturedGraph, options: Options) -> Built:
             found=str(device),
         )
     target = load(options.target) if options.target else target_at_hand(device)
-    return build(analyze(captured, target, options), device_for(device, target), options)
+    timer = WayTimer(device, target, options) if options.autotune else None
+    return build(analyze(captured, target, options, timer), device_for(device, target), options)
 
 
 def runner(built: Built) -> Callable[[list[Any]], list[Any]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ import torch
 from ..base.errors import UsageError
 from ..base.text import counted
 from ..plan.choose import Problem, plan_problem
-from ..plan.plan import GraphPlan
+from ..plan.measured import Way
+from ..plan.plan import GraphPlan, Measured
 from ..report.keys import Keys, keys_of
 from ..report.lines import asked_lines, constraints_of, line_text
+from ..report.record import calls_behind
 from ..report.schema import Line
 from ..report.view import Plan, check_lines
 from ..target import Target
@@ -62,6 +65,7 @@ def honoured(given: Any, role: str, problem: Problem) -> tuple[GraphPlan, tuple[
     plan, keys = given_plan(given), keys_of(problem.graph, problem.made)
     try:
         lines = (*lines_for(plan, role, keys), *asked_lines(problem.graph, keys))
+        problem = replace(problem, measured=measured_in(plan, role, keys, problem))
         made = plan_problem(problem, constraints_of(lines, keys))
         check_lines(made, lines, keys)
     except UsageError as error:
@@ -71,6 +75,21 @@ def honoured(given: Any, role: str, problem: Problem) -> tuple[GraphPlan, tuple[
     if plan is not None and not any(line.by == "user" for line in plan.lines):
         _warn_of_another_graph(plan, role, keys, problem.target)
     return made, lines
+
+
+def measured_in(plan: Plan | None, role: str, keys: Keys, problem: Problem) -> dict[Way, Measured]:
+    """What a plan for this chip holds on record of the graph's alternatives, which then decides."""
+    if plan is None or plan.target != problem.target.name:
+        return {}
+    same_role = [g for g in plan.graphs if g.role == role]
+    graphs = [g for g in same_role if g.key == keys.fingerprint] or same_role
+    known = {(a.kind, a.calls): a.measured for g in graphs for a in g.alternatives if a.measured}
+    found: dict[Way, Measured] = {}
+    for a in problem.made:
+        m = known.get((a.kind, calls_behind(a.nodes, keys)))
+        if m is not None:
+            found[a.kind, a.nodes] = Measured(m.as_is_us, m.replaced_us, m.device, m.failure)
+    return found
 
 
 class PlanWarning(RuntimeWarning):

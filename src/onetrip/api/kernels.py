@@ -13,11 +13,10 @@ from math import prod
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..base.errors import UsageError
 from ..base.options import Options, parse_options
-from ..base.sym import Dim, Opaque, atoms, ceildiv
+from ..base.sym import ceildiv
 from ..codegen.scheduled import Scheduled
 from ..cost.occupancy import need
 from ..cost.roofline import Cost, kernel_cost
@@ -29,15 +28,13 @@ from ..ir.printer import text
 from ..passes.anonymize import anonymize
 from ..plan.plan import Group
 from ..runtime.frame import Action, Backend, BoundLaunch, Frame
-from ..runtime.resolve import torch_dtype
 from ..target import Target, load
 from .devices import device_for, target_at_hand
+from .operands import index_bound, made_up, storage_bytes
 from .pipeline import Analyzed, schedule_groups
 from .plans import Args, analyze_model
 
 Run = Callable[[], None]
-FEW = 2
-"""Integers are drawn below this, or below what they index."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +75,7 @@ class Alone:
 
     def place(self) -> Run:
         """The group on fresh memory: a call that launches its kernels on the current queue."""
-        tensors = [_filled(b, self.below, self.backend.device) for b in self.buffers]
+        tensors = [made_up(b.type, self.below, self.backend.device) for b in self.buffers]
         table = (ctypes.c_void_p * max(1, len(tensors)))(*(t.data_ptr() for t in tensors))
         frame = Frame(table, list(tensors), (ctypes.c_int64 * 1)())
         backend, action = self.backend, self.action
@@ -199,11 +196,11 @@ def _alone(
         cold,
         warm,
         tuple(Launch(k.family, _programs(k), k.warps) for k in scheduled.kernels),
-        sum(_size(b) for b in buffers),
+        sum(storage_bytes(b.type) for b in buffers),
         target.l2_bytes,
         text(anonymize(nest)[0]),
         buffers,
-        _index_bound(nest),
+        index_bound([nest]),
         action,
         backend,
     )
@@ -218,34 +215,6 @@ def _programs(kernel: loops.Kernel) -> int:
     grid = (s for s in loops.statements(kernel.body) if isinstance(s, loops.Loop))
     counts = (ceildiv(s.end, s.tile) for s in grid if s.mapping is not loops.Mapping.SERIAL)
     return prod(n for n in counts if isinstance(n, int))
-
-
-# ------------------------------------------------------------------ made-up values
-
-
-def _index_bound(nest: Nest) -> int:
-    """The least extent that an index read from memory runs over."""
-    dims: list[Dim] = [d for e in nest.loads for d in e.index]
-    dims += [d for s in nest.stores for d in s.index]
-    extents = [a.extent for d in dims for a in atoms(d) if isinstance(a, Opaque)]
-    return min((n for n in extents if isinstance(n, int)), default=FEW)
-
-
-def _size(buffer: Buffer) -> int:
-    elements = buffer.type.storage_elements
-    assert isinstance(elements, int)
-    return elements * buffer.type.dtype.itemsize
-
-
-def _filled(buffer: Buffer, below: int, device: torch.device) -> Tensor:
-    """Floats around one, so that logarithms and quotients stay finite; integers below a bound."""
-    kind = buffer.type.dtype
-    dtype = torch_dtype(kind)
-    count = _size(buffer) // kind.itemsize
-    if kind.is_float:
-        return (torch.rand(count, device=device) + 0.5).to(dtype)
-    most = 3 if dtype is torch.bool else 1 << (8 * kind.itemsize - 1)
-    return torch.randint(min(max(1, below), most - 1), (count,), device=device).to(dtype)
 
 
 __all__ = ["Alone", "Launch", "kernels", "priced"]

@@ -18,6 +18,7 @@ from ..base.sym import Sym
 from ..base.text import identifier
 from ..codegen.scheduled import Scheduled
 from ..cost.roofline import pays_to_pad
+from ..cost.sizes import Hints
 from ..frontend.capture import CapturedGraph
 from ..frontend.torch_fx import import_graph
 from ..ir.graph import Graph, Node
@@ -33,6 +34,7 @@ from ..passes.gpu_library import gpu_forms
 from ..passes.lower import Lowering
 from ..passes.relax import relax
 from ..plan.choose import Problem
+from ..plan.measured import Timer
 from ..plan.plan import GraphPlan, Group
 from ..plan.program import build_program
 from ..report.schema import Line
@@ -83,8 +85,13 @@ class Built:
     run: Executable
 
 
-def analyze(captured: CapturedGraph, target: Target, options: Options) -> Analyzed:
-    """The graph and its plan; nothing is generated.
+def analyze(
+    captured: CapturedGraph, target: Target, options: Options, timer: Timer | None = None
+) -> Analyzed:
+    """The graph and its plan; nothing is generated but what is timed.
+
+    Args:
+        timer: asked for the faster of two ways where the cost model cannot tell.
 
     Raises:
         UsageError: a line of the given plan cannot be honoured.
@@ -107,6 +114,7 @@ def analyze(captured: CapturedGraph, target: Target, options: Options) -> Analyz
         options.numerics,
         imported.hints,
         resources_for(target, options),
+        timer,
     )
     plan, lines = honoured(options.plan, captured.role, problem)
     show_plan(captured.role, plan)
@@ -135,16 +143,28 @@ def build(analyzed: Analyzed, device: Device, options: Options) -> Built:
         ToolchainError: no compiler runs, or it rejects a kernel.
         CacheError: no folder can hold the result.
     """
-    scheduled = schedule_groups(analyzed.plan, analyzed.target, device, options)
-    program = passed(_program(analyzed, scheduled), "build_program")
-    inputs = range(len(program.inputs))
+    inputs = range(len(analyzed.graph.inputs))
     checked = frozenset(inputs) - analyzed.parameters
-    run = Executable(program, device.backend(options), checked)
-    return Built(analyzed, scheduled, program, run)
+    made = executable(analyzed.plan, analyzed.target, device, options, analyzed.hints, checked)
+    return Built(analyzed, *made)
 
 
-def _program(analyzed: Analyzed, scheduled: Mapping[str, Scheduled]) -> Program:
-    return build_program(analyzed.graph, analyzed.plan, scheduled, hints=analyzed.hints)
+def executable(
+    plan: GraphPlan,
+    target: Target,
+    device: Device,
+    options: Options,
+    hints: Hints,
+    checked: frozenset[int] = frozenset(),
+) -> tuple[dict[str, Scheduled], Program, Executable]:
+    """A plan's kernels, the host's steps, and both ready to run.
+
+    Args:
+        checked: positions of inputs whose strides may differ from call to call.
+    """
+    scheduled = schedule_groups(plan, target, device, options)
+    program = passed(build_program(plan.graph, plan, scheduled, hints=hints), "build_program")
+    return scheduled, program, Executable(program, device.backend(options), checked)
 
 
 def schedule_groups(

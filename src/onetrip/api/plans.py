@@ -15,6 +15,7 @@ from ..report.view import Plan, Planned, Settings, make_plan
 from ..target import Target, load
 from .backend import backend
 from .honour import with_plan
+from .measure import timer_here
 from .pipeline import Analyzed, analyze
 
 Args = tuple[Any, ...] | Tensor
@@ -30,6 +31,7 @@ def plan(
     training: bool = False,
     dynamic_shapes: Any = None,
     numerics: str = "eager",
+    autotune: bool = False,
 ) -> Plan:
     """The plan of a model for a chip that need not be here; nothing is run or allocated.
 
@@ -42,17 +44,20 @@ def plan(
         training: whether gradients are traced: then the backward graph is planned as well.
         dynamic_shapes: None or False for fixed sizes; True or a dict of `torch.export.Dim`.
         numerics: `eager` (eager's rounding points) or `fast`.
+        autotune: whether ways that the cost model cannot tell apart are timed, which runs them on
+            made-up values; the target is then the device at hand.
 
     Raises:
-        UsageError: an unknown target, search or numerics.
+        UsageError: an unknown target, search or numerics; autotune for a device that is not here.
         CaptureError: the model's Python needs a tensor's value, or raised.
         Unsupported: a graph holds what the planner has no form for.
     """
-    options = parse_options(None, {"search": search, "numerics": numerics})
+    options = parse_options(None, {"search": search, "numerics": numerics, "autotune": autotune})
+    chip = load(target)
     analyzed = analyze_model(
-        model, args, kwargs, load(target), options, training=training, dynamic=dynamic_shapes
+        model, args, kwargs, chip, options, training=training, dynamic=dynamic_shapes
     )
-    return plan_of(analyzed, load(target), options, training)
+    return plan_of(analyzed, chip, options, training)
 
 
 def analyze_model(
@@ -65,7 +70,12 @@ def analyze_model(
     training: bool,
     dynamic: Any = None,
 ) -> tuple[Analyzed, ...]:
-    """Every graph of a model with its plan."""
+    """Every graph of a model with its plan; with `autotune`, timed where the cost model must guess.
+
+    Raises:
+        UsageError: autotune for a target that is not the device at hand; otherwise as `plan`.
+    """
+    timer = timer_here(target, options) if options.autotune else None
     graphs = capture_graphs(
         model,
         args,
@@ -74,7 +84,7 @@ def analyze_model(
         training=training,
         dynamic_shapes=dynamic,
     )
-    return tuple(analyze(g, target, options) for g in graphs)
+    return tuple(analyze(g, target, options, timer) for g in graphs)
 
 
 def plan_of(

@@ -18,7 +18,7 @@ MODES: Mapping[str, Mapping[str, Any]] = {
     "reduce-overhead": {"cuda_graphs": True},
     "max-autotune": {"autotune": True},
 }
-RESERVED = ("cuda_graphs", "autotune")
+RESERVED = ("cuda_graphs",)
 """Options that are understood and change nothing yet; asking for one gives a warning."""
 _CHOICES: Mapping[str, tuple[str, ...]] = {"search": SEARCHES, "numerics": NUMERICS}
 _TRUTH, _NAME, _PATH = (bool,), (str, NoneType), (str, PathLike, NoneType)
@@ -45,7 +45,7 @@ class Options:
         numerics: `eager` (eager's rounding points) or `fast` (intermediates stay in f32).
         cuda_graphs: replay the launches as one CUDA graph (reserved, see RESERVED).
         strict: a call that runs as an extern, or a model that cannot be compiled, is an error.
-        autotune: measure what the cost model cannot tell apart (reserved).
+        autotune: time on the device what the cost model cannot tell apart, and take the faster.
         cache_dir: folder of compiled kernels; None: ONETRIP_CACHE_DIR or the user's cache.
         dump_dir: folder into which generated text is written; None: nowhere.
     """

@@ -26,8 +26,9 @@ from onetrip.bench import cost_record as record
 from onetrip.bench import timing, variants
 from onetrip.bench.blocks import BLOCKS
 from onetrip.bench.cost_rows import SPLIT, Program, programs
-from onetrip.bench.engine import Step, card_name, check_device, versions
+from onetrip.bench.engine import Step, check_device, versions
 from onetrip.bench.table import Row, Work
+from onetrip.runtime.clock import card_name
 
 REGIMES = (
     "cold: copies of a kernel's buffers, several times the last cache together, one after the "

@@ -25,6 +25,7 @@ from onetrip.bench.models import MODELS
 from onetrip.bench.record import Results, RowResult, VariantResult
 from onetrip.bench.table import Row, Work, floor_bytes, tensors_of, torch_dtype
 from onetrip.runtime import accuracy
+from onetrip.runtime.clock import card_name
 
 SUITES: dict[str, tuple[Row, ...]] = {"blocks": BLOCKS, "models": MODELS}
 PACKAGES = ("onetrip", "torch", "triton", "transformers")
@@ -312,18 +313,6 @@ def check_device(device: str) -> None:
             found=f"torch {torch.__version__}",
             next_step="use --device cpu, or install a CUDA build of torch on a machine with a GPU",
         )
-
-
-def card_name(device: str) -> str:
-    """The name of the card, or of the processor."""
-    if device == "cuda":
-        return str(torch.cuda.get_device_name())
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as info:
-            names = [line.split(":", 1)[1] for line in info if line.startswith("model name")]
-    except OSError:
-        names = []
-    return names[0].strip() if names else platform.machine()
 
 
 def versions() -> dict[str, str]:

@@ -4,17 +4,21 @@
 
 Both ways are planned as graphs of their own: the replaced nodes and those before them that nothing
 else reads, and the made nodes; what either reads from elsewhere are its inputs. So a way is worth
-what its kernels cost without their neighbours. Places of equal structure are priced once. What was
-not taken leaves a record as well. Must not know how alternatives are found.
+what its kernels cost without their neighbours. Where the estimates are too near to tell and a
+device is at hand, both are timed on it and the faster one is taken. Places of equal structure are
+priced and timed once. What was not taken leaves a record as well. Must not know how alternatives
+are found.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..base.intern import key_of
+from ..base.sym import Size
+from ..base.text import us_text
 from ..cost.occupancy import Resources
 from ..cost.sizes import Hints
 from ..ir.graph import Graph, Node, Value
@@ -23,7 +27,8 @@ from ..passes.alternatives import ADMITTED, Alternative, Declined, Found, taken
 from ..passes.canonicalize import canonicalize
 from ..target import Target
 from .constraints import NO_CONSTRAINTS, Constraints
-from .plan import Choice, GraphPlan
+from .measured import Timer, Way, is_open
+from .plan import Choice, GraphPlan, Measured
 from .search import Search, plan_graph
 
 LEAST_SAVING = 0.02
@@ -42,6 +47,8 @@ class Problem:
         lower: makes the nests of a graph's primitive nodes.
         hints: expected values of symbolic sizes.
         resources: the real assembler, where there is one.
+        timer: asks the device where estimates are too near; None: estimates decide.
+        measured: what a given plan holds on record: it decides without being measured again.
     """
 
     graph: Graph
@@ -52,6 +59,8 @@ class Problem:
     numerics: str = "eager"
     hints: Hints = field(default_factory=dict)
     resources: Resources | None = None
+    timer: Timer | None = None
+    measured: Mapping[Way, Measured] = field(default_factory=dict)
 
     @property
     def made(self) -> tuple[Alternative, ...]:
@@ -87,13 +96,12 @@ def choose(
             records[number] = _record(found, refusal)
             continue
         assert isinstance(found, Alternative)
-        before, after = prices.both(found)
-        record = records[number] = _record(found, _by_cost(before, after), before, after)
+        record = records[number] = prices.record(found)
         if record.taken:
-            priced.append((after - before, number, found))
+            priced.append((_saved(record), number, found))
     chosen: list[Alternative] = []
     owner: dict[str, str] = {}
-    for _, number, found in sorted(priced, key=lambda p: p[:2]):
+    for _, number, found in sorted(priced, key=lambda p: (-p[0], p[1])):
         other = next((owner[n] for n in found.nodes if n in owner), None)
         if other is not None:
             why = ("overlap", f"{other} takes some of its nodes and saves more")
@@ -145,45 +153,92 @@ def _by_cost(before: float, after: float) -> Why:
     return "cost", f"it would take {after:.3g} us, the nodes as they are take {before:.3g} us"
 
 
-def _record(
-    found: Found, why: Why, before: float | None = None, after: float | None = None
-) -> Choice:
+def _by_clock(measured: Measured, before: float, after: float) -> Why:
+    """The faster way; the only one that runs; the cheaper one where neither does."""
+    won, where = measured.replaced_wins, f"on {measured.device}"
+    estimates = f"estimated {after:.3g} and {before:.3g} us"
+    if won is None:
+        code, reason = _by_cost(before, after)
+        return code, f"{reason}; neither could be timed {where}: {measured.failure}"
+    code = "taken" if won else "measured"
+    if measured.as_is_us is None or measured.replaced_us is None:
+        way = "the nodes as they are" if won else "it"
+        return code, f"{way} cannot be timed {where} ({measured.failure}); {estimates}"
+    old, new = us_text(measured.as_is_us), us_text(measured.replaced_us)
+    rest = f"instead of {old}" if won else f"and the nodes as they are {old}"
+    return code, f"measured {where}, it takes {new} {rest}; {estimates}"
+
+
+def _record(found: Found, why: Why) -> Choice:
     note = found.note if isinstance(found, Alternative) else ""
     code, reason = why
-    return Choice(found.kind, found.nodes, note, code == "taken", code, reason, before, after)
+    return Choice(found.kind, found.nodes, note, code == "taken", code, reason, None, None)
+
+
+def _saved(record: Choice) -> float:
+    """Microseconds that a choice saves: as measured, or else by estimate."""
+    measured = record.measured
+    if measured is not None and measured.as_is_us is not None and measured.replaced_us is not None:
+        return measured.as_is_us - measured.replaced_us
+    assert record.as_is_us is not None and record.replaced_us is not None
+    return record.as_is_us - record.replaced_us
 
 
 # ------------------------------------------------------------------ prices
 
 
+class _Ways(NamedTuple):
+    """Plans of the nodes as they are and of what would replace them."""
+
+    as_is: GraphPlan
+    replaced: GraphPlan
+
+
 class _Prices:
-    """Microseconds of both ways, by structure."""
+    """What both ways take, by structure."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
         self._nests: Mapping[str, Nest] | None = None
         self._nodes = {n.name: n for n in problem.graph.nodes}
         self._place = {name: k for k, name in enumerate(self._nodes)}
-        self._known: dict[Hashable, tuple[float, float]] = {}
+        self._ways: dict[Hashable, _Ways] = {}
+        self._timed: dict[Hashable, Measured] = {}
 
-    def both(self, found: Alternative) -> tuple[float, float]:
-        """(the nodes as they are, the alternative)."""
+    def record(self, found: Alternative) -> Choice:
+        """Whether an alternative is taken: by the clock where it was or is asked, else by cost."""
+        key, ways = self._planned_both(found)
+        before, after = (w.totals.estimated_us for w in ways)
+        measured = self._problem.measured.get((found.kind, found.nodes))
+        if measured is None and is_open(before, after, self._problem.target.device):
+            measured = self._time(key, ways)
+        why = _by_cost(before, after) if measured is None else _by_clock(measured, before, after)
+        return replace(_record(found, why), as_is_us=before, replaced_us=after, measured=measured)
+
+    def _time(self, key: Hashable, ways: _Ways) -> Measured | None:
+        timer = self._problem.timer
+        if timer is None:
+            return None
+        if key not in self._timed:
+            self._timed[key] = timer(*ways, self._problem.hints)
+        return self._timed[key]
+
+    def _planned_both(self, found: Alternative) -> tuple[Hashable, _Ways]:
+        """What an alternative's structure is, and both ways of it."""
         before = self._replaced(found)
         old = tuple(name for name, _ in found.values)
         new = tuple(v.name for _, v in found.values)
         key = (_structure(before, old), _structure(found.made, new))
-        known = self._known.get(key)
-        if known is None:
+        if key not in self._ways:
             if self._nests is None:
                 self._nests = self._problem.lower(self._problem.graph)
             nests = {n.name: self._nests[n.name] for n in before if n.name in self._nests}
-            made = part(found.made, new)
-            known = (
-                self._planned(part(before, old), nests),
-                self._planned(made, self._problem.lower(made)),
+            sizes = self._problem.graph.sizes
+            as_is, made = part(before, old, sizes), part(found.made, new, sizes)
+            self._ways[key] = _Ways(
+                self._planned(as_is, nests), self._planned(made, self._problem.lower(made))
             )
-            self._known[key] = known
-        return known
+        return key, self._ways[key]
 
     def _replaced(self, found: Alternative) -> list[Node]:
         """The nodes that are gone with an alternative: its own, and what only they need."""
@@ -202,18 +257,28 @@ class _Prices:
                 open_.extend(v.name for v in node.values)
         return [self._nodes[name] for name in sorted(gone, key=self._place.__getitem__)]
 
-    def _planned(self, graph: Graph, nests: Mapping[str, Nest]) -> float:
+    def _planned(self, graph: Graph, nests: Mapping[str, Nest]) -> GraphPlan:
         p = self._problem
-        plan = plan_graph(graph, nests, p.target, search=p.search, hints=p.hints)
-        return plan.totals.estimated_us
+        return plan_graph(graph, nests, p.target, search=p.search, hints=p.hints)
 
 
-def part(nodes: Sequence[Node], outputs: Iterable[str]) -> Graph:
-    """Some nodes as a graph: what they read from elsewhere are its inputs."""
+Sizes = tuple[tuple[Size, str, int], ...]
+
+
+def part(nodes: Sequence[Node], outputs: Iterable[str], sizes: Sizes = ()) -> Graph:
+    """Some nodes as a graph: what they read from elsewhere are its inputs.
+
+    Args:
+        sizes: the symbolic sizes of the graph that they stand in; those that are a dimension of an
+            input are sizes of the part.
+    """
     made = {v.name: v for n in nodes for v in n.outputs}
     read = {v.name: v for n in nodes for v in n.values if v.name not in made}
     known = {**read, **made}
-    return Graph(tuple(read.values()), tuple(nodes), tuple(known[name] for name in outputs))
+    told = {d: (v.name, k) for v in reversed(read.values()) for k, d in enumerate(v.type.shape)}
+    bound = tuple((size, *told[size]) for size, _, _ in sizes if size in told)
+    inputs = tuple(read.values())
+    return Graph(inputs, tuple(nodes), tuple(known[name] for name in outputs), sizes=bound)
 
 
 def _structure(nodes: Sequence[Node], outputs: Sequence[str]) -> Hashable:

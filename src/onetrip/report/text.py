@@ -68,9 +68,17 @@ def summary(document: Document) -> Notes:
         "contraction, convolution and attention",
     )
     return Notes(
-        f"Plan for {document.target} ({about}); figures are estimates, nothing was run",
+        f"Plan for {document.target} ({about}); figures are estimates, {_asked(document)}",
         tuple(Item(text) for text in items if text),
     )
+
+
+def _asked(document: Document) -> str:
+    """What of a plan was measured."""
+    clocks = [a.measured for graph in document.graphs for a in graph.alternatives if a.measured]
+    if not clocks:
+        return "nothing was run"
+    return f"{counted(len(clocks), 'choice')} timed on {clocks[0].device}"
 
 
 def _bound_by(document: Document) -> str:

@@ -1,4 +1,4 @@
-"""The clocks: one for CPU calls, one for CUDA events, and interleaved rounds of rivals.
+"""The clocks: one for CPU calls, one for CUDA events, interleaved rounds of rivals; and on what.
 
 Knows callables without arguments and nothing of what they compute.
 """
@@ -6,6 +6,7 @@ Knows callables without arguments and nothing of what they compute.
 from __future__ import annotations
 
 import math
+import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -94,3 +95,15 @@ def interleaved(
         for name in names[shift:] + names[:shift]:
             found[name].append(clock(calls[name], counts[name]))
     return {name: Samples(tuple(us), counts[name]) for name, us in found.items()}
+
+
+def card_name(device: str) -> str:
+    """The name of the card, or of the processor."""
+    if device == "cuda":
+        return str(torch.cuda.get_device_name())
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as info:
+            names = [line.split(":", 1)[1] for line in info if line.startswith("model name")]
+    except OSError:
+        names = []
+    return names[0].strip() if names else platform.machine()
