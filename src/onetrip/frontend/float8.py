@@ -13,7 +13,7 @@ import torch
 
 from ..base.dtype import f8e4m3
 
-SATURATES = bool(torch.full((), 1e4).to(torch.float8_e4m3fn).float().isfinite())
+SATURATES = bool(torch.full((), 1e4, device="cpu").to(torch.float8_e4m3fn).float().isfinite())
 
 
 def with_overflow(op: str, attrs: Mapping[str, Any]) -> dict[str, Any]:
