@@ -13,9 +13,21 @@ from hypothesis import strategies as st
 
 from onetrip.base.dtype import COMPILED, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8
 from onetrip.base.sym import Size, Var
-from onetrip.ir.expr import Apply, Cast, Expr, Load, Reduced, Reduction, Scanned, apply, compare
+from onetrip.ir.expr import (
+    Apply,
+    Cast,
+    Expr,
+    Load,
+    Reduced,
+    Reduction,
+    Rewriter,
+    Scanned,
+    apply,
+    compare,
+)
 from onetrip.ir.monoid import number
 from onetrip.ir.nest import Access, Axis, Combine, Nest, Store
+from onetrip.passes.indices import harmless
 
 # 0, 1, and around the lanes of every vector unit; primes; more than several vectors at a time.
 LENGTHS = (0, 1, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 61, 64, 65, 127, 257)
@@ -201,12 +213,16 @@ def test_integer_division(op: str, rng: np.random.Generator) -> None:
     assert call(built([kernel])[0], kernel, memory, {}, 1) == 1
 
 
-def test_division_where_the_guard_is_off_is_no_error() -> None:
-    """Lanes beside the loaded part hold 0, and nothing is divided there."""
+@pytest.mark.parametrize("behind", [True, False])
+def test_division_is_no_error_where_it_is_behind_a_guard(behind: bool) -> None:
+    """Lanes beside the loaded part hold 0, and only in front of the guard it is divided by."""
     p = Var("p", 40)
     on = compare("lt", nests.Position(p), number(21, i64))
     a, b = (Load(n, (p,), i32, on, number(0, i32)) for n in "ab")
-    value = Apply("where", (on, Apply("floordiv", (a, b), i32), number(9, i32)), i32)
+    divided: Expr = Apply("floordiv", (a, b), i32)
+    if behind:
+        divided = Rewriter(node=lambda e: harmless(e, on))(divided)
+    value = Apply("where", (on, divided, number(9, i32)), i32)
     buffers = (
         nests.read("a", i32, (21,)), nests.read("b", i32, (21,)), nests.written("y", i32, (40,))
     )  # fmt: skip
@@ -214,8 +230,9 @@ def test_division_where_the_guard_is_off_is_no_error() -> None:
     ones = np.ones(21, np.int32)
     kernel = kernel_of(nest)
     memory = memory_of(kernel, {"a": 6 * ones, "b": 2 * ones}, {})
-    assert call(built([kernel])[0], kernel, memory, {}, 1) == 0
-    assert memory["y"].tolist() == [3] * 21 + [9] * 19
+    assert call(built([kernel])[0], kernel, memory, {}, 1) == (0 if behind else 1)
+    if behind:
+        assert memory["y"].tolist() == [3] * 21 + [9] * 19
 
 
 def test_random_numbers(rng: np.random.Generator) -> None:

@@ -32,6 +32,7 @@ from ..base.dtype import (
 from ..base.errors import Unsupported
 from ..base.float8 import LAYOUTS, encode
 from ..ir.expr import Apply, Const
+from ..ops.scalar import SCALAR_OPS
 
 MEMORY: dict[DType, str] = {
     bool_: "bool", u8: "uint8_t", u16: "uint16_t", u32: "uint32_t", u64: "uint64_t",
@@ -57,8 +58,6 @@ FUNCTIONS: dict[str, str] = {
 INTEGER_FUNCTIONS: dict[str, str] = {"fmod": "trunc_mod", "pow": "int_pow"}
 ARRAY_FUNCTIONS = frozenset({"tanh", "erf", "erfc"})
 """Functions that the prelude's `vml` computes faster for a whole array, with eager's own bits."""
-
-DIVISIONS = frozenset({"floordiv", "truncdiv", "remainder", "fmod"})
 
 
 @dataclass(frozen=True)
@@ -158,7 +157,7 @@ def array_function(e: Apply) -> str:
 
 def can_fault(e: Apply) -> bool:
     """Whether the operator stops the kernel on some operands: integer division by zero."""
-    return e.op in DIVISIONS and not e.args[0].dtype.is_float
+    return SCALAR_OPS[e.op].stops and not e.args[0].dtype.is_float
 
 
 def apply_text(e: Apply, args: Sequence[Text], fault: str) -> str:

@@ -156,17 +156,13 @@ class Values:
     # ---------------------------------------------------------------- faults
 
     def _fault(self, e: Apply) -> str:
-        return self._fault_lanes(e, self.varies(e)) if can_fault(e) else ""
+        return self._fault_lanes(self.varies(e)) if can_fault(e) else ""
 
-    def _fault_lanes(self, e: Expr, wide: bool) -> str:
-        """The fault record, told in which lanes the operands really exist."""
+    def _fault_lanes(self, wide: bool) -> str:
+        """The fault record, told which lanes exist."""
         self.faults = True
-        guards = dict.fromkeys(x.guard for x in walk((e,)) if isinstance(x, Load) and x.guard)
-        active = [self.lanes.mask] if wide and self.lanes and self.lanes.mask else []
-        if len(guards) == 1:
-            guard = next(iter(guards))
-            active.append(self.wide(guard) if wide else self.get(guard).text)
-        return f"ot::within(fault, {' & '.join(active) or 'true'})"
+        mask = self.lanes.mask if wide and self.lanes else None
+        return f"ot::within(fault, {mask or 'true'})"
 
     # ---------------------------------------------------------------- indices
 
@@ -196,7 +192,7 @@ class Values:
         value = self.wide(e) if wide else self.get(e).text
         if e.dtype is not i64:
             value = f"ot::cast<int64_t>({value})"
-        fault = self._fault_lanes(e, wide)
+        fault = self._fault_lanes(wide)
         text = f"ot::inside({value}, {self.index(atom.extent)}, {fault})"
         kind = "const auto" if wide else "const int64_t"
         return self.scopes.bind(

@@ -45,6 +45,7 @@ class ScalarOp:
         result: dtype rule.
         spelling: text per dialect (`cpp`, `triton`) where it is not the plain call.
         integer_too: whether integer operands are allowed.
+        stops: whether an integer 0 as the second operand is an error: eager raises.
     """
 
     name: str
@@ -55,6 +56,7 @@ class ScalarOp:
     result: Result = Result.SAME
     spelling: dict[str, str] = field(default_factory=dict)
     integer_too: bool = False
+    stops: bool = False
 
     def spell(self, dialect: str, args: Iterable[str]) -> str:
         """The text of a call in `cpp` or `triton`."""
@@ -179,6 +181,28 @@ def _fma(a: Array, b: Array, c: Array) -> Array:
     return (a.astype(wide) * b.astype(wide) + c.astype(wide)).astype(a.dtype)
 
 
+def _three_term(first: Callable[..., Array], step: Callable[..., Array]) -> Callable[..., Array]:
+    """p(n) of p(0) = 1, p(1) = first(*xs), p(k + 1) = step(x, k, p(k), p(k - 1)), to the first NaN.
+
+    A reference of (*xs, n). The fraction of n is left out; NaN, negative numbers and those above
+    2^63 count as 0.
+    """
+
+    def reference(*operands: Array) -> Array:
+        *xs, n = np.broadcast_arrays(*operands)
+        with np.errstate(all="ignore"):
+            last = np.where((n > 0) & (n < 2.0**63), n, 0).astype(np.int64)
+            p = np.ones_like(xs[0])
+            q = np.where(last > 0, first(*xs), p)
+            k = 1
+            while (alive := (k < last) & (q == q)).any():
+                made = step(xs[0], k, q, p)
+                p, q, k = np.where(alive, q, p), np.where(alive, made, q), k + 1
+        return q
+
+    return reference
+
+
 def _infix(symbol: str) -> dict[str, str]:
     return {"cpp": f"({{0}} {symbol} {{1}})", "triton": f"({{0}} {symbol} {{1}})"}
 
@@ -207,11 +231,11 @@ TABLE: tuple[ScalarOp, ...] = (
     _leaf("sub", 2, np.subtract, spelling=_infix("-")),
     _leaf("mul", 2, np.multiply, spelling=_infix("*")),
     _float("div", 2, np.true_divide, 8),
-    _leaf("floordiv", 2, _floordiv, 10),
-    _leaf("truncdiv", 2, _truncdiv, 9),
-    _leaf("remainder", 2, _remainder, 10),
+    _leaf("floordiv", 2, _floordiv, 10, stops=True),
+    _leaf("truncdiv", 2, _truncdiv, 9, stops=True),
+    _leaf("remainder", 2, _remainder, 10, stops=True),
     _leaf("fmod", 2, lambda a, b: np.fmod(a, np.where(b == 0, 1, b)) if a.dtype.kind in "iu"
-          else np.fmod(a, b), 10),
+          else np.fmod(a, b), 10, stops=True),
     _float("fma", 3, _fma, 2),
     _leaf("neg", 1, np.negative),
     _leaf("abs", 1, np.abs),
@@ -256,6 +280,14 @@ TABLE: tuple[ScalarOp, ...] = (
     _special("pow", 2, _pow, 40),
     _special("atan2", 2, np.arctan2, 30),
     _special("hypot", 2, np.hypot, 20),
+    _special("chebyshev", 3, _three_term(lambda x, q: q, lambda x, k, q, p: (x + x) * q - p), 100),
+    _special("hermite_h", 2,
+             _three_term(lambda x: x + x, lambda x, k, q, p: (x + x) * q - 2 * k * p), 100),
+    _special("hermite_he", 2, _three_term(lambda x: x, lambda x, k, q, p: x * q - k * p), 100),
+    _special("laguerre", 2, _three_term(
+        lambda x: 1 - x, lambda x, k, q, p: ((2 * k + (1 - x)) * q - k * p) / (k + 1)), 200),
+    _special("legendre", 2, _three_term(
+        lambda x: x, lambda x, k, q, p: ((2 * k + 1) * x * q - k * p) / (k + 1)), 200),
     _leaf("gcd", 2, np.gcd, 200),
     _test("eq", np.equal),
     _test("ne", np.not_equal),

@@ -25,12 +25,12 @@ from ..ir.expr import (
     Rewriter,
     Scanned,
     both,
-    dims_of,
     substitute_axes,
     walk,
 )
 from ..ir.monoid import number
 from ..ir.nest import Nest
+from .indices import behind, checked, harmless, settled, unasked
 
 Index = tuple[Dim, ...]
 Place = tuple[str, Index, Expr | None]
@@ -219,9 +219,8 @@ class Closing:
     def _skeleton(self, name: str, index: Index) -> _Skeleton:
         found = self._skeletons.get((name, index))
         if found is None:
-            value = _at(self.nests[name], index)
+            value = checked(_at(self.nests[name], index), index)
             below = tuple(walk((value,)))
-            _check_stays(name, index, below)
             loads = tuple(e for e in below if isinstance(e, Load))
             found = _Skeleton(value, loads, any(isinstance(e, Folding) for e in below))
             self._skeletons[name, index] = found
@@ -236,7 +235,7 @@ class Closing:
         return Site(name, index, value, tuple(dict.fromkeys(below.values())))
 
     def _rewriter(self, guard: Expr | None, below: Mapping[Load, Site]) -> Rewriter:
-        """Puts sites in the place of loads; behind a guard nothing is read out of range."""
+        """Puts sites in the place of loads; behind a guard nothing is read, and nothing fails."""
 
         def inlined(e: Expr) -> Expr | None:
             site = below.get(e) if isinstance(e, Load) else None
@@ -245,13 +244,14 @@ class Closing:
             other = e.other or number(0, e.dtype)
             return Apply("where", (rewrite(e.guard), site.value, other), e.dtype)
 
-        def narrowed(e: Expr) -> Expr | None:
-            if not isinstance(e, Load):
-                return None
-            other = e.other or number(0, e.dtype)
-            return Load(e.buffer, e.index, e.dtype, both(e.guard, guard), other)
+        def placed(d: Dim) -> Dim:
+            known = settled(d)
+            return known if guard is None else behind(known, guard)
 
-        rewrite = Rewriter(leaf=inlined, node=None if guard is None else narrowed)
+        def narrowed(e: Expr) -> Expr | None:
+            return unasked(e) if guard is None else unasked(e) or harmless(e, guard)
+
+        rewrite = Rewriter(index=placed, leaf=inlined, node=narrowed)
         return rewrite
 
 
@@ -265,19 +265,6 @@ def _at(nest: Nest, index: Index) -> Expr:
     if any(not isinstance(values.get(e.axis, e.axis), Var) for e in nest.scans):
         raise NoNestError("iteration-space", "a scan is read at a shifted index", store.buffer)
     return substitute_axes(store.value, values)
-
-
-def _check_stays(name: str, index: Index, below: Sequence[Expr]) -> None:
-    """Nothing where every index read at run time is still used, since that is where it is checked.
-
-    Of a constant every element is the same: none is looked up, and an index out of range would go
-    unnoticed. (It does along an axis that is repeated in memory, where no kernel looks it up.)
-    """
-    read = {a for d in index for a in atoms(d) if isinstance(a, Opaque)}
-    if not read or any(isinstance(e, Load) for e in below):
-        return
-    if not read <= {a for e in below for d in dims_of(e) for a in atoms(d)}:
-        raise NoNestError("iteration-space", "an index would go unchecked", name)
 
 
 def _read_at(place: Place) -> dict[str, None]:

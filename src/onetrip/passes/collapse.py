@@ -19,6 +19,7 @@ from ..ir.expr import Expr, Load, Rewriter, dims_of
 from ..ir.nest import Axis, Buffer, Nest, Store
 from ..ir.types import TensorType
 from .fuse import rename, shared_names
+from .indices import checked
 
 
 def collapse(nest: Nest) -> Nest:
@@ -39,7 +40,7 @@ def _linearize(nest: Nest) -> Nest:
     def flat(e: Expr) -> Expr | None:
         if isinstance(e, Load):
             offset = types[e.buffer].offset(e.index)
-            return Load(e.buffer, (offset,), e.dtype, e.guard, e.other)
+            return checked(Load(e.buffer, (offset,), e.dtype, e.guard, e.other), e.index)
         return None
 
     rewrite = Rewriter(node=flat)
