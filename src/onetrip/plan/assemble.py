@@ -45,7 +45,7 @@ def assemble(
     """
     index = pool.index
     parts = execution_order(pool)
-    groups = tuple(_group(pool, evaluator, part, k) for k, part in enumerate(parts))
+    groups = tuple(group_of(pool, evaluator, part, k) for k, part in enumerate(parts))
     names = {p.key: g.name for p, g in zip(parts, groups, strict=True)}
     costs = {p.key: g for p, g in zip(parts, groups, strict=True)}
     stored = _boundaries(pool, legality, search, parts, costs)
@@ -92,7 +92,8 @@ def execution_order(pool: Pool) -> list[Part]:
 # ------------------------------------------------------------------ groups
 
 
-def _group(pool: Pool, evaluator: Evaluator, part: Part, number: int) -> Group:
+def group_of(pool: Pool, evaluator: Evaluator, part: Part, number: int) -> Group:
+    """A group of a pool with its price, nest and name."""
     index = pool.index
     stored = pool.stores(part)
     priced = evaluator.price(part.atoms, stored)

@@ -89,17 +89,21 @@ def _reused(index: Index, group: Group, known: dict[str, Range], step: int) -> s
 
     With one store only: between two stores a schedule is free to load again.
     """
+    for name in takes_over(index, group):
+        source = known.get(name)
+        if source is not None and source.where == "arena" and source.last == step:
+            return name
+    return None
+
+
+def takes_over(index: Index, group: Group) -> tuple[str, ...]:
+    """Values of the graph whose memory the one result of a group may take, if they die there."""
     nest = group.nest
     if nest is None or nest.reductions or nest.scans or len(nest.stores) != 1:
-        return None
+        return ()
     (store,) = nest.stores
-    for load in nest.loads:
-        source = known.get(load.buffer)
-        if source is None or source.where != "arena" or source.last != step:
-            continue
-        if _same_element(index, nest, store, load.buffer):
-            return load.buffer
-    return None
+    names = dict.fromkeys(load.buffer for load in nest.loads if load.buffer in index.maker)
+    return tuple(n for n in names if _same_element(index, nest, store, n))
 
 
 def _same_element(index: Index, nest: Nest, store: Store, name: str) -> bool:

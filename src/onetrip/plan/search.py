@@ -66,7 +66,7 @@ def plan_graph(
         resources: the real assembler, where there is one.
         hints: expected values of symbolic sizes.
     """
-    index = _index(graph, nests)
+    index = indexed(graph, nests)
     launch_us = target.launch_us if search == "eager" else None
     evaluator = Evaluator(index, target, hints, resources, launch_us)
     task = _Task(index, evaluator, constraints)
@@ -319,7 +319,7 @@ def _groups(region: Region, columns: Sequence[Column]) -> list[Group]:
     ]
 
 
-def _index(graph: Graph, nests: Mapping[str, Nest]) -> Index:
+def indexed(graph: Graph, nests: Mapping[str, Nest]) -> Index:
     """The atoms of the graph; an alias that its reader cannot take in becomes a copy."""
     copies: frozenset[str] = frozenset()
     while True:

@@ -1,0 +1,256 @@
+"""A grouping under a user's hand: atoms are put into one kernel or apart, and priced at once.
+
+    fuse(a, b)  the groups of a and b become one, if that is legal
+    cut(A, B)   of every group that holds both: B and all that depends on it there, and the rest
+
+The prices are those of a search, remembered by structure, so that one change of a graph of
+thousands of operators costs milliseconds: what a group reads, stores and may reuse is kept until
+the group changes, and only the sums over the groups are made again.
+Must not know how a draft is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from ..cost.sizes import number
+from ..ir.graph import Graph
+from ..passes.close import Unfusable
+from .alive import Alive, facts_of, peak_of
+from .assemble import group_of
+from .choose import Problem
+from .constraints import NO_CONSTRAINTS
+from .decision import Decision
+from .draft_pool import DraftPool, Grouping
+from .evaluate import Evaluator, Priced
+from .legality import Legality
+from .plan import Group
+from .pool import Part
+from .reasons import reason
+from .search import indexed
+from .share import OWN_DRAW
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Figures of a draft, as of a plan.
+
+    Attributes:
+        registers, spill_bytes: of the generated kernel that needs most of them.
+    """
+
+    kernels: int
+    traffic_bytes: int
+    peak_bytes: int
+    estimated_us: float
+    registers: int
+    spill_bytes: int
+
+
+class Draft:
+    """The groups of one graph, to be changed one pair at a time.
+
+    Args:
+        problem: whose target, hints and assembler are asked.
+        graph: `problem.graph`, or that of a plan of it, with alternatives.
+    """
+
+    def __init__(self, problem: Problem, graph: Graph) -> None:
+        self.index = indexed(graph, problem.lower(graph))
+        self.evaluator = Evaluator(self.index, problem.target, problem.hints, problem.resources)
+        self.hints = problem.hints
+        self.pool = DraftPool(self.index)
+        self.legality = Legality(self.pool, self.evaluator, NO_CONSTRAINTS)
+        self._prices: dict[int, tuple[tuple[str, ...], Priced]] = {}
+        self._figures: dict[int, tuple[Priced, Sums]] = {}
+        self._alive: dict[int, Alive] = {}
+        self._decisions: dict[tuple[tuple[int, ...], tuple[int, ...]], Decision] = {}
+
+    # -------------------------------------------------------------- groupings
+
+    @property
+    def grouping(self) -> Grouping:
+        """The groups: their atoms, and those of them that they own."""
+        parts = self.pool.parts.values()
+        return tuple(sorted(map(_form, parts)))
+
+    def start(self, grouping: Grouping) -> None:
+        """Takes over a grouping; groups that stand already keep what is known of them."""
+        same = {(p.atoms, p.mask) for p in self.pool.parts.values()}
+        new = [g for g in grouping if (g[0], sum(1 << k for k in g[1])) not in same]
+        if new and not self._regroup(new):
+            raise AssertionError("the groups of a plan depend on each other in a circle")
+
+    def grouping_of(self, groups: Sequence[Group]) -> Grouping:
+        """The grouping that a plan of the same graph has."""
+        known = self.index.by_name
+        atoms = [tuple(sorted(known[n].number for n in g.nodes if n in known)) for g in groups]
+        homes: dict[int, int] = {}
+        for inside in atoms:
+            for k in inside:
+                homes[k] = homes.get(k, 0) + 1
+        made: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+        for group, inside in zip(groups, atoms, strict=True):
+            stored = set(group.stored)
+            owned = tuple(k for k in inside if homes[k] == 1 or stored & self._makes(k))
+            made.append((inside, owned))
+        return tuple(sorted(made))
+
+    def _makes(self, atom: int) -> set[str]:
+        return {v.name for v in self.index.atoms[atom].node.outputs}
+
+    # -------------------------------------------------------------- changes
+
+    def is_one(self, pair: Pair) -> bool:
+        """Whether every kernel that computes the second atom computes the first as well."""
+        a, b = pair
+        return all(self.pool.parts[h].holds(a) for h in self.pool.homes[b])
+
+    def fuse(self, pair: Pair) -> Decision | None:
+        """Puts the groups of two atoms into one; answers why not where that is illegal."""
+        a, b = pair
+        for home in sorted(self.pool.homes[b]):
+            reader = self.pool.parts[home]
+            maker = self.pool.parts.get(self.pool.owner[a])
+            if reader.holds(a) or maker is None:
+                continue
+            answer = self.legality.check((maker, reader))
+            if isinstance(answer, Decision):
+                return answer
+            self.pool.merge(answer.parts)
+        return None
+
+    def cut(self, producers: Iterable[int], consumers: Iterable[int]) -> bool:
+        """Takes two sets of atoms apart wherever they share a group.
+
+        Returns: whether that changed anything: atoms of one kernel that cannot be told apart by
+        what depends on what stay together, and so do halves that no order of kernels has room for.
+        """
+        above, below = set(producers), set(consumers)
+        new: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+        for key in {h for k in below for h in self.pool.homes[k]}:
+            part = self.pool.parts[key]
+            if above.isdisjoint(part.atoms):
+                continue
+            lower = self._below(part, below)
+            upper = tuple(k for k in part.atoms if k not in lower)
+            if upper and not above.isdisjoint(upper):
+                new += self._halves(part, upper, tuple(sorted(lower)))
+        return bool(new) and self._regroup(new)
+
+    def _below(self, part: Part, atoms: set[int]) -> set[int]:
+        """These atoms of a group, and those of it that depend on them."""
+        lower = atoms & set(part.atoms)
+        for k in part.atoms:
+            sources = (self.index.maker.get(n, -1) for n in self.index.atoms[k].reads)
+            if any(s in lower for s in sources):
+                lower.add(k)
+        return lower
+
+    def _halves(
+        self, part: Part, upper: tuple[int, ...], lower: tuple[int, ...]
+    ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """The two groups, without what either computed for the other alone."""
+        read = {self.index.maker.get(n, -1) for k in lower for n in self.index.atoms[k].reads}
+
+        def owns(k: int) -> bool:
+            return self.pool.owner[k] == part.key or (self.pool.owner[k] < 0 and k in read)
+
+        halves = [(half, tuple(k for k in half if owns(k))) for half in (upper, lower)]
+        return [(atoms, owned) for atoms, owned in halves if owned]
+
+    def _regroup(self, groups: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> bool:
+        """Replaces groups; all stay as they were where an order or a kernel would be missing."""
+        old = {h for atoms, _ in groups for k in atoms for h in self.pool.homes[k]}
+        before = [_form(self.pool.parts[key]) for key in old]
+        if self.pool.regroup(groups) and self._can_be_made(groups):
+            return True
+        self.pool.regroup(before)
+        return False
+
+    def _can_be_made(self, groups: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> bool:
+        homes = (self.pool.parts[h] for atoms, _ in groups for h in self.pool.homes[atoms[-1]])
+        prices = (self.evaluator.price(p.atoms, self.pool.stores(p)) for p in homes)
+        return not any(isinstance(found, Unfusable) for found in prices)
+
+    # -------------------------------------------------------------- figures
+
+    def price(self, part: Part) -> Priced:
+        """What a group costs and needs."""
+        stored = self.pool.stores(part)
+        found = self._prices.get(part.key)
+        if found is None or found[0] != stored:
+            priced = self.evaluator.price(part.atoms, stored)
+            assert not isinstance(priced, Unfusable), f"{part.atoms}: {priced}"
+            found = self._prices[part.key] = (stored, priced)
+        return found[1]
+
+    def group(self, part: Part) -> Group:
+        """A group as it stands in a plan, with its nest."""
+        return replace(group_of(self.pool, self.evaluator, part, 0), name=name_of(part))
+
+    def order(self) -> list[Part]:
+        """The groups in an order in which they can run."""
+        return self.pool.ordered
+
+    def sums(self) -> Sums:
+        """The figures of all groups together."""
+        parts = [self._figures_of(p) for p in self.pool.parts.values()]
+        return Sums(
+            sum(f.kernels for f in parts),
+            sum(f.traffic_bytes for f in parts),
+            self.peak(),
+            sum(f.estimated_us for f in parts),
+            max((f.registers for f in parts), default=0),
+            max((f.spill_bytes for f in parts), default=0),
+        )
+
+    def _figures_of(self, part: Part) -> Sums:
+        """The same of one group, whose peak is not asked for."""
+        priced = self.price(part)
+        found = self._figures.get(id(priced))
+        if found is None or found[0] is not priced:
+            need, draws = priced.need, self.index.atoms[part.atoms[0]].node.op == OWN_DRAW
+            registers, spill = (need.registers, need.spill_bytes) if need else (0, 0)
+            cost = priced.cost
+            made = Sums(0 if draws else 1, cost.bytes, 0, cost.us, registers, spill)
+            found = self._figures[id(priced)] = (priced, made)
+        return found[1]
+
+    def peak(self) -> int:
+        """Most bytes of intermediates and outputs alive at once, reuse in place included."""
+        alive = [self._alive_of(p) for p in self.order()]
+        return peak_of(self.index, alive)
+
+    def _alive_of(self, part: Part) -> Alive:
+        found = self._alive.get(part.key)
+        stored = self.pool.stores(part)
+        if found is None or found.stored != stored:
+            found = self._alive[part.key] = facts_of(
+                self.index, self.group(part), lambda dim: number(dim, self.hints)
+            )
+        return found
+
+    # -------------------------------------------------------------- reasons
+
+    def why(self, maker: Part, reader: Part) -> Decision:
+        """Why two groups are two, with what one kernel would cost."""
+        key = (maker.atoms, reader.atoms)
+        found = self._decisions.get(key)
+        if found is None or found.code == "convexity":
+            apart = self.price(maker).cost.us + self.price(reader).cost.us
+            found = reason(self.legality, "best", (maker, reader), apart)
+            self._decisions[key] = found
+        return found
+
+
+def _form(part: Part) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return part.atoms, tuple(k for k in part.atoms if part.mask >> k & 1)
+
+
+def name_of(part: Part) -> str:
+    """A name that stays when other groups change: the last atom's number, which one group has."""
+    return f"K{part.atoms[-1] + 1}"
