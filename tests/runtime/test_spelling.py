@@ -8,18 +8,20 @@ import torch
 
 from onetrip.base.dtype import bf16
 from onetrip.base.sym import Size
-from onetrip.ir.graph import Ref, Scalar, Value
-from onetrip.ir.types import TensorType
+from onetrip.ir.graph import Ref, Scalar
 from onetrip.runtime.spelling import Spelling
 
 N = Size("n")
-X = Value("x", TensorType.dense(bf16, (2,)))
+
+
+def value(text: Spelling, of: str) -> Any:
+    return eval(of, {**text.names, "t3": "tensor", "s": [5]})
 
 
 def spelled(x: Any) -> Any:
-    operands = {0: (X, 3), 1: (Scalar(N * 2), -1)}
-    text = Spelling((N,), lambda ref: operands[ref.index])
-    return text.function(text.spell(x))([None, None, None, "tensor"], [5])
+    operands: dict[int, str | Scalar] = {0: "t3", 1: Scalar(N * 2)}
+    text = Spelling((N,))
+    return value(text, text.spell(x, lambda ref: operands[ref.index]))
 
 
 def test_references_numbers_and_sizes() -> None:
@@ -31,5 +33,5 @@ def test_references_numbers_and_sizes() -> None:
 
 def test_a_name_that_is_a_word_of_the_language() -> None:
     text = Spelling(())
-    call = text.function(f"{text.bound(dict)}({text.named('from', 1)}, {text.named('to', 2)})")
-    assert call([], []) == {"from": 1, "to": 2}
+    call = f"{text.bound(dict)}({text.named('from', 1)}, {text.named('to', 2)})"
+    assert value(text, call) == {"from": 1, "to": 2}

@@ -97,14 +97,7 @@ def build_captured(captured: CapturedGraph, options: Options) -> Built:
 
 def runner(built: Built) -> Callable[[list[Any]], list[Any]]:
     """A boxed function of the captured graph's inputs."""
-    execute, constants = built.run, built.analyzed.constants
-
-    def run(arguments: list[Any]) -> list[Any]:
-        arguments.extend(constants)
-        return execute(arguments)
-
-    run._boxed_call = True  # type: ignore[attr-defined]
-    return run
+    return built.run.run
 
 
 def _warn(captured: CapturedGraph, error: Exception) -> None:

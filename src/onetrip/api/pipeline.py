@@ -145,7 +145,9 @@ def build(analyzed: Analyzed, device: Device, options: Options) -> Built:
     """
     inputs = range(len(analyzed.graph.inputs))
     checked = frozenset(inputs) - analyzed.parameters
-    made = executable(analyzed.plan, analyzed.target, device, options, analyzed.hints, checked)
+    made = executable(
+        analyzed.plan, analyzed.target, device, options, analyzed.hints, checked, analyzed.constants
+    )
     return Built(analyzed, *made)
 
 
@@ -156,15 +158,17 @@ def executable(
     options: Options,
     hints: Hints,
     checked: frozenset[int] = frozenset(),
+    constants: tuple[Any, ...] = (),
 ) -> tuple[dict[str, Scheduled], Program, Executable]:
     """A plan's kernels, the host's steps, and both ready to run.
 
     Args:
         checked: positions of inputs whose strides may differ from call to call.
+        constants: what stands behind the last inputs, which no call gives.
     """
     scheduled = schedule_groups(plan, target, device, options)
     program = passed(build_program(plan.graph, plan, scheduled, hints=hints), "build_program")
-    return scheduled, program, Executable(program, device.backend(options), checked)
+    return scheduled, program, Executable(program, device.backend(options), checked, constants)
 
 
 def schedule_groups(

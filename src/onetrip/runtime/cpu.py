@@ -57,6 +57,11 @@ class CpuBackend:
         libraries = build(self.emit(segments), self.prelude, cache=self.cache)
         return [_action(_function(libraries, k)) for k in range(len(segments))]
 
+    @property
+    def immediate(self) -> bool:
+        """A CPU's work is done when the call returns."""
+        return True
+
     def queue(self) -> int:
         """Work is done at once: there is one queue."""
         return 0
@@ -94,11 +99,10 @@ def _function(libraries: Sequence[ctypes.CDLL], k: int) -> Callable[..., int]:
 
 
 def _action(function: Callable[..., int]) -> Action:
-    address = ctypes.addressof
     threads = torch.get_num_threads
 
     def run(frame: Frame) -> None:
-        code = function(address(frame.pointers), address(frame.sizes), threads())
+        code = function(*frame.places, threads())
         if code:
             raise FAULTS[code]()
 

@@ -4,6 +4,7 @@ and the code that builds and launches kernels. Knows neither programs nor device
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -11,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ..ir.kernel import Kernel
+from ..ir.kernel import Launched
 from .resolve import Sizes
 
 
@@ -21,10 +22,12 @@ class Frame:
 
     Attributes:
         pointers: addresses by slot; kernels take their buffers from here.
-        tensors: tensors by slot, where a library call, an alias or the caller needs one.
+        tensors: by slot, those that lie in the frame's own memory and stay; None elsewhere.
         sizes: symbolic sizes, in the program's order.
         arena: the scratch memory behind values with an offset; None when there is none.
         queue: where all work of the call is issued: a stream's handle.
+        single: whether the frame serves this call alone.
+        places: addresses of `pointers` and `sizes` themselves.
     """
 
     pointers: Any
@@ -33,13 +36,18 @@ class Frame:
     arena: Tensor | None = None
     base: int = 0
     queue: int = 0
+    single: bool = False
+    places: tuple[int, int] = (0, 0)
+
+    def __post_init__(self) -> None:
+        self.places = (ctypes.addressof(self.pointers), ctypes.addressof(self.sizes))
 
 
 @dataclass(frozen=True)
 class BoundLaunch:
     """A kernel with the slots of its buffers and the positions of its sizes."""
 
-    kernel: Kernel
+    kernel: Launched
     slots: tuple[int, ...]
     sizes: tuple[int, ...]
 
@@ -57,6 +65,11 @@ class Backend(Protocol):
 
     def build(self, segments: Sequence[Sequence[BoundLaunch]]) -> list[Action]:
         """One action for each run of consecutive launches; all are built at once."""
+        ...
+
+    @property
+    def immediate(self) -> bool:
+        """Whether work is done at once: there is one queue, 0, and nothing records it."""
         ...
 
     def queue(self) -> int:

@@ -18,13 +18,13 @@ from torch import Tensor
 from ..base.dtype import DType, u8
 from ..base.float8 import LAYOUTS
 from ..base.sym import Sym, evaluate
-from ..ir.kernel import Kernel
+from ..ir.kernel import Launched
 from .cache import Cache
 from .frame import Action, BoundLaunch, Frame
 from .resolve import torch_dtype
 from .triton_build import TritonLaunch, TritonModule, current_stream
 
-Emit = Callable[[Kernel], TritonModule]
+Emit = Callable[[Launched], TritonModule]
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,11 @@ class GpuBackend:
         index = self.device.index or 0
         with ThreadPoolExecutor() as pool:
             list(pool.map(lambda launch: launch.compile_aligned(index), fixed.values()))
+
+    @property
+    def immediate(self) -> bool:
+        """A GPU's work waits in streams; the interpreter's is done at once."""
+        return self.device.type == "cpu"
 
     def queue(self) -> int:
         """The current stream's handle."""

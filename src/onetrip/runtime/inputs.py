@@ -1,24 +1,15 @@
-"""What a call does to its inputs: copies of those laid out otherwise, writes back to changed ones.
+"""Tensors as a program wants them: copies of those laid out otherwise, views that are remembered.
 
-Knows nothing of programs and kernels: it is given tensors by slot.
+Knows nothing of programs and kernels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
-
-
-class Slots(Protocol):
-    """Tensors by slot."""
-
-    @property
-    def tensors(self) -> list[Any]:
-        """None where nothing lies."""
-        ...
 
 
 def restrided(t: Tensor, strides: Sequence[Any]) -> Tensor:
@@ -28,19 +19,24 @@ def restrided(t: Tensor, strides: Sequence[Any]) -> Tensor:
     return torch.empty_strided(t.shape, tuple(strides), dtype=t.dtype, device=t.device).copy_(t)
 
 
-class Writes:
-    """Consecutive writes to inputs: those between the same dtypes become one call."""
+def laid_out(result: Any, strides: Sequence[int]) -> Any:
+    """A call's result with the strides that its readers expect; what is no tensor as it is."""
+    return restrided(result, strides) if isinstance(result, Tensor) else result
 
-    def __init__(self) -> None:
-        self._pairs: dict[Any, list[tuple[int, int]]] = {}
 
-    def add(self, kinds: Any, target: int, value: int) -> None:
-        """One more; no write's value lies in another's target."""
-        self._pairs.setdefault(kinds, []).append((target, value))
+class Remembered:
+    """A view of a parameter, which is the same tensor at each call, and so may its views be."""
 
-    def __call__(self, slots: Slots) -> None:
-        """Writes all of them."""
-        tensors = slots.tensors
-        for pairs in self._pairs.values():
-            targets = [tensors[target] for target, _ in pairs]
-            torch._foreach_copy_(targets, [tensors[value] for _, value in pairs])
+    def __init__(self, shape: Sequence[Any], strides: Sequence[Any], offset: int) -> None:
+        self._form = (tuple(shape), tuple(strides))
+        self._offset = offset
+        self._known: tuple[Tensor, int, Tensor] | None = None
+
+    def __call__(self, t: Tensor) -> Tensor:
+        """The view of `t`; made anew where its memory is another one."""
+        known = self._known
+        if known is not None and known[0] is t and known[1] == t.data_ptr():
+            return known[2]
+        made = t.as_strided(*self._form, t.storage_offset() + self._offset)
+        self._known = (t, t.data_ptr(), made)
+        return made

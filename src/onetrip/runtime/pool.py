@@ -27,6 +27,19 @@ SMALLEST = 1 << 16
 """Bytes below which an allocator's own reuse of memory is faster than ours."""
 
 
+def _allocator() -> Callable[..., torch.Tensor]:
+    """(shape, strides, dtype) -> a tensor; past the dispatcher where torch has such a function."""
+    found: Callable[..., torch.Tensor] | None = getattr(
+        torch._C._dynamo.guards, "_empty_strided_cpu", None
+    )
+    if found is not None:
+        return found
+    return lambda shape, stride, dtype: torch.empty_strided(shape, stride, dtype=dtype)
+
+
+_small = _allocator()
+
+
 @dataclass(eq=False, slots=True)
 class _Page:
     """A storage and what it was when the pool took it in."""
@@ -95,7 +108,7 @@ class OutputPool:
         `nbytes` must cover shape and stride from offset 0.
         """
         if nbytes < SMALLEST:
-            return torch.empty_strided(shape, stride, dtype=dtype)
+            return _small(shape, stride, dtype)
         storage = self.storage(nbytes)
         return torch.empty(0, dtype=dtype).set_(storage, 0, shape, stride)
 
@@ -172,7 +185,7 @@ def maker_of(
     """What makes tensors as `empty_strided` does, of one form."""
     nbytes = _bytes_of(shape, stride, dtype)
     if nbytes < SMALLEST:
-        return partial(torch.empty_strided, shape, stride, dtype=dtype)
+        return partial(_small, tuple(shape), tuple(stride), dtype)
     return partial(outputs.empty, shape, stride, dtype, nbytes)
 
 

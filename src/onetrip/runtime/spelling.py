@@ -1,9 +1,9 @@
-"""Arguments of a library call as Python text over the slots of a frame.
+"""Arguments of a library call as Python text over the variables of a call.
 
-    (Ref(0), (Ref(1), 2), n + 1)   ->   lambda t, s: (t[3], (t[7], c0,), c1(s),)
+    (Ref(0), (Ref(1), 2), n + 1)   ->   (t3, (t7, 2, ), s[0] + 1, )
 
-A call made hundreds of times in a step is one function with its slots written into it, instead of
-a tree of closures that is walked at each call. Must not know steps or frames.
+A program is one function with the names of its values written into it, instead of a tree of
+closures that is walked at each call. Must not know steps or frames.
 """
 
 from __future__ import annotations
@@ -13,52 +13,58 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..base.host import HOST, Computed
-from ..base.sym import Size, Sym
-from ..ir.graph import Operand, Ref, Scalar
-from .resolve import constant, dim_function
+from ..base.sym import Dim, Size, Sym, render
+from ..ir.graph import Ref, Scalar
+from .resolve import constant
 
-Operands = Callable[[Ref], tuple[Operand, int]]
+Operands = Callable[[Ref], str | Scalar]
+"""The name of the tensor behind a reference, or the number that it is."""
 
 
 class Spelling:
-    """Texts over `t`, the tensors by slot, and `s`, the symbolic sizes; what they name is bound.
+    """Texts over names of tensors and `s`, the symbolic sizes.
 
     Args:
         sizes: the program's symbolic sizes, in order.
-        operand: the operand behind a reference, and its slot.
+
+    Attributes:
+        names: what the texts name beside them.
     """
 
-    def __init__(self, sizes: Sequence[Size], operand: Operands | None = None) -> None:
-        self._sizes = sizes
-        self._operand = operand
-        self._bound: dict[str, Any] = {}
+    def __init__(self, sizes: Sequence[Size]) -> None:
+        self._position: dict[Sym, int] = {size: k for k, size in enumerate(sizes)}
+        self.names: dict[str, Any] = {}
 
     def bound(self, value: Any) -> str:
         """A name for a value."""
-        name = f"c{len(self._bound)}"
-        self._bound[name] = value
+        name = f"c{len(self.names)}"
+        self.names[name] = value
         return name
 
-    def spell(self, x: Any) -> str:
-        """The text of an argument."""
+    def dim(self, d: Dim) -> str:
+        """The text of a dimension, in parentheses where it is a sum."""
+        return str(d) if isinstance(d, int) else f"({render(d, self._size)})"
+
+    def _size(self, atom: Sym) -> str:
+        return f"s[{self._position[atom]}]"
+
+    def spell(self, x: Any, operand: Operands | None = None) -> str:
+        """The text of an argument; `operand` says what its references stand for."""
         if isinstance(x, Ref):
-            assert self._operand is not None
-            operand, slot = self._operand(x)
-            return self.spell(operand.value) if isinstance(operand, Scalar) else f"t[{slot}]"
+            assert operand is not None
+            found = operand(x)
+            return found if isinstance(found, str) else self.spell(found.value, operand)
         if isinstance(x, tuple | list):
-            return "(" + "".join(f"{self.spell(part)}, " for part in x) + ")"
+            return "(" + "".join(f"{self.spell(part, operand)}, " for part in x) + ")"
         if isinstance(x, Computed):
-            return f"{self.bound(HOST[x.function])}(*{self.spell(x.arguments)})"
+            return f"{self.bound(HOST[x.function])}(*{self.spell(x.arguments, operand)})"
         if isinstance(x, Sym):
-            return f"{self.bound(dim_function(x, self._sizes))}(s)"
+            return self.dim(x)
+        if x is None or type(x) in (bool, int, str):
+            return repr(x)
         return self.bound(constant(x))
 
-    def named(self, name: str, x: Any) -> str:
+    def named(self, name: str, x: Any, operand: Operands | None = None) -> str:
         """The text of an argument given by name; `from` is one, and a word of the language."""
-        text = self.spell(x)
+        text = self.spell(x, operand)
         return f"**{{{name!r}: {text}}}" if keyword.iskeyword(name) else f"{name}={text}"
-
-    def function(self, text: str) -> Callable[[list[Any], Any], Any]:
-        """The text as a function of `t` and `s`."""
-        made: Callable[[list[Any], Any], Any] = eval(f"lambda t, s: {text}", self._bound)
-        return made
