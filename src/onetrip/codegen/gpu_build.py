@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from ..base.dtype import f32
 from ..base.errors import Unsupported
-from ..base.sym import Dim, Size, Sym, Var, add, atoms, ceildiv, mul
+from ..base.sym import Dim, Sym, Var, add, ceildiv, mul
 from ..ir.expr import (
     Apply,
     Const,
@@ -40,7 +40,7 @@ from ..ir.nest import Access, Nest, Store
 from ..ops.exactness import SUMMING
 from .gpu_divide import divided
 from .gpu_fold import fold, is_number, joined, softmax_near
-from .gpu_split import guarded
+from .gpu_split import guarded, inner_axes, sizes_of
 
 
 @dataclass(frozen=True)
@@ -48,13 +48,14 @@ class Tiling:
     """Lanes of every axis (1: a plain loop), warps and the name of the schedule family.
 
     `together` are neighbours along a walked axis that one thread holds: a reduction that is dear
-    to join folds them first.
+    to join folds them first. `stages` are the tiles of a walk in flight, that in work counted.
     """
 
     lanes: dict[Var, int]
     warps: int
     family: str
     together: dict[Var, int] = field(default_factory=dict)
+    stages: int = 1
 
 
 @dataclass
@@ -66,39 +67,15 @@ class _Pass:
     stores: list[Store] = field(default_factory=list)
 
 
-def inner_axes(nest: Nest) -> tuple[Var, ...]:
-    """The axes of reductions, stores and scans, each once, outer before inner."""
-    found: dict[Var, None] = {}
-    for reduction in nest.reductions:
-        found.update(dict.fromkeys(reduction.axes))
-    for store in nest.stores:
-        found.update(dict.fromkeys(store.axes))
-    space = {a.var for a in nest.space}
-    return tuple(a for a in found if a not in space)
-
-
 def build(nest: Nest, tiling: Tiling, name: str, facts: Facts) -> Kernel:
     """The kernel of a nest.
 
     Raises:
         Unsupported: a walked reduction inside another reduction, or a scan that two walks read.
     """
-    builder = _Builder(nest, tiling)
-    return Kernel(
-        name, nest.buffers, builder.body(), sizes_of(nest), tiling.family, tiling.warps, 1, facts
-    )
-
-
-def sizes_of(nest: Nest) -> tuple[Size, ...]:
-    """The symbolic sizes that a nest mentions, by name."""
-    dims: list[Dim] = [a.extent for a in nest.space]
-    dims += [a.extent for a in inner_axes(nest)]
-    dims += [b.type.storage_elements for b in nest.buffers]
-    dims += [d for s in nest.stores for d in s.index]
-    found = {a for d in dims for a in atoms(d)}
-    for e in nest.expressions:
-        found |= e.free
-    return tuple(sorted((a for a in found if isinstance(a, Size)), key=lambda s: s.name))
+    body, sizes = _Builder(nest, tiling).body(), sizes_of(nest)
+    how = (tiling.family, tiling.warps, tiling.stages)
+    return Kernel(name, nest.buffers, body, sizes, *how, facts)
 
 
 class _Builder:
@@ -127,8 +104,9 @@ class _Builder:
         }
 
     def _is_held(self, axis: Var) -> bool:
+        """Whether one tile covers the axis; of no points, no tile does: its walk ends at once."""
         extent, lanes = axis.extent, self.tiling.lanes[axis]
-        return isinstance(extent, int) and lanes >= extent
+        return isinstance(extent, int) and 0 < extent <= lanes
 
     # The tree
 
@@ -182,15 +160,26 @@ class _Builder:
         own.stores.append(store)
 
     def _levels(self) -> dict[Reduction, int]:
+        """How many walks each reduction waits for; one that a step of a walk finishes has none."""
         level: dict[Reduction, int] = {}
         for reduction in self.nest.reductions:
-            below = [level[e.reduction] for e in walk(reduction.lift) if isinstance(e, Reduced)]
-            level[reduction] = max([b + 1 for b in below], default=0)
+            if not self._is_within(reduction):
+                level[reduction] = max(
+                    [b + 1 for b in self._below(reduction.lift, level)], default=0
+                )
         return level
+
+    def _below(self, roots: tuple[Expr, ...], level: dict[Reduction, int]) -> list[int]:
+        return [level[e.reduction] for e in walk(roots)
+                if isinstance(e, Reduced) and e.reduction in level]  # fmt: skip
+
+    def _is_within(self, reduction: Reduction) -> bool:
+        """Whether a reduction over held axes has another result in each step of a walk."""
+        return bool(set(self.walked) & reduction.free) and not self._walked_of(reduction.axes)
 
     def _needed(self, store: Store, level: dict[Reduction, int]) -> int:
         """The depth at which a store's reductions are known; stores of no axes come after."""
-        inside = [level[e.reduction] for e in walk(store.roots) if isinstance(e, Reduced)]
+        inside = self._below(store.roots, level)
         last = max(level.values(), default=0)
         if not self._walked_of(store.axes):
             return last
@@ -275,9 +264,6 @@ class _Builder:
     def _held_pass(self, one: _Pass) -> list[Stmt]:
         out: list[Stmt] = []
         for reduction in one.reductions:
-            inside = bool({a for a in reduction.free if isinstance(a, Var)} & set(self.walked))
-            if inside:
-                continue
             states = self._fold_held(reduction)
             self.done[reduction] = self._known(out, reduction, states)
         return out + self._stores(one.stores, lambda e: e, None)
@@ -327,19 +313,13 @@ class _Builder:
         finish: list[tuple[Reduction, list[Local]]] = []
         for states in scans:
             self._scan_step(out, body, states, place)
+        rows = self._rows_within(one)
+        for reduction in rows:
+            folded = tuple(map(place, self._fold_held(reduction)))
+            self.done[reduction] = self._known(body, reduction, folded)
         for reduction in one.reductions:
             carries = self._carries(out, reduction, one)
-            lift = tuple(place(self._value(e)) for e in reduction.lift)
-            near = self._folded_first(reduction)
-            if near:
-                new = softmax_near(tuple(carries), lift[0], near, inside)
-            else:
-                new = joined(reduction.monoid, tuple(carries), lift)
-            if inside is not None and not near:
-                new = tuple(
-                    Apply("where", (inside, x, c), x.dtype)
-                    for x, c in zip(new, carries, strict=True)
-                )
+            new = self._joined(reduction, carries, place, inside)
             body.append(Assign(tuple(c.name for c in carries), new))
             finish.append((reduction, carries))
         body = body + self._stores(one.stores, place, inside)
@@ -347,9 +327,36 @@ class _Builder:
             loop_axis = self.step.get(a, a)
             body = [Loop(loop_axis, 1, Mapping.SERIAL, tuple(body))]
         out += body
+        for reduction in rows:  # another walk finds them anew
+            del self.done[reduction]
         for reduction, carries in finish:
             self.done[reduction] = self._finish(out, reduction, carries)
         return out
+
+    def _joined(
+        self,
+        reduction: Reduction,
+        carries: list[Local],
+        place: Callable[[Expr], Expr],
+        inside: Expr | None,
+    ) -> tuple[Expr, ...]:
+        """Accumulators after one more tile; lanes beyond the end keep what they have."""
+        lift = tuple(place(self._value(e)) for e in reduction.lift)
+        near = self._folded_first(reduction)
+        if near:
+            return softmax_near(tuple(carries), lift[0], near, inside)
+        new = joined(reduction.monoid, tuple(carries), lift)
+        if inside is None:
+            return new
+        pairs = zip(new, carries, strict=True)
+        return tuple(Apply("where", (inside, x, c), x.dtype) for x, c in pairs)
+
+    def _rows_within(self, one: _Pass) -> list[Reduction]:
+        """Reductions that a walk finishes in each of its steps, operands first."""
+        roots = [e for r in one.reductions for e in r.lift]
+        roots += [e for s in one.stores for e in s.roots]
+        used = dict.fromkeys(e.reduction for e in walk(tuple(roots)) if isinstance(e, Reduced))
+        return [r for r in used if self._is_within(r) and r not in self.done]
 
     def _walked_scans(self, one: _Pass) -> list[list[Scanned]]:
         """The scans along this walk, operands first; those that share a state stand together."""

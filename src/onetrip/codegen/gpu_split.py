@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from ..base.dtype import f32
 from ..base.errors import Unsupported
-from ..base.sym import Dim, Var, add, ceildiv, mul, substitute
+from ..base.sym import Dim, Size, Var, add, atoms, ceildiv, mul, substitute
 from ..ir.expr import (
     Apply,
     Const,
@@ -64,6 +64,29 @@ def size(axes: Iterable[Var]) -> Dim:
     return total
 
 
+def inner_axes(nest: Nest) -> tuple[Var, ...]:
+    """The axes of reductions, stores and scans, each once, outer before inner."""
+    found: dict[Var, None] = {}
+    for reduction in nest.reductions:
+        found.update(dict.fromkeys(reduction.axes))
+    for store in nest.stores:
+        found.update(dict.fromkeys(store.axes))
+    space = {a.var for a in nest.space}
+    return tuple(a for a in found if a not in space)
+
+
+def sizes_of(nest: Nest) -> tuple[Size, ...]:
+    """The symbolic sizes that a nest mentions, by name."""
+    dims: list[Dim] = [a.extent for a in nest.space]
+    dims += [a.extent for a in inner_axes(nest)]
+    dims += [b.type.storage_elements for b in nest.buffers]
+    dims += [d for s in nest.stores for d in s.index]
+    found = {a for d in dims for a in atoms(d)}
+    for e in nest.expressions:
+        found |= e.free
+    return tuple(sorted((a for a in found if isinstance(a, Size)), key=lambda s: s.name))
+
+
 def nest_of(space: tuple[Axis, ...], stores: tuple[Store, ...], pool: Iterable[Buffer]) -> Nest:
     """A nest with exactly the buffers it uses, each with the access it makes."""
     bare = Nest(space, (), stores)
@@ -96,18 +119,18 @@ def split(nest: Nest, cut: Split, stem: str) -> Pieces:
     points = size(space)
     here = add(mul(part, points), flat(space))
     for number_, reduction in enumerate(first):
-        cut_one = _run_of(reduction, cut, part, run)
+        cut_one = run_of(reduction, cut, part, run)
         loads = []
         for k, e in enumerate(reduction.lift):
             name = f"{stem}_part{number_}_{k}"
-            scratch.append(_scratch(name, e, mul(points, cut.parts)))
+            scratch.append(partial_state(name, e, mul(points, cut.parts)))
             stores.append(Store(name, (here,), Reduced(cut_one, k, e.dtype)))
             loads.append(Load(name, (here,), e.dtype))
         joins[reduction] = Reduction(reduction.monoid, (part,), tuple(loads))
     pool = (*nest.buffers, *scratch)
     outer = (Axis(part), *nest.space)
     early = [s for s in nest.stores if _is_early(s, cut, nest)]
-    stores += (_stored_run(s, cut, part, run) for s in early)
+    stores += (stored_run(s, cut, part, run) for s in early)
     partial = nest_of(outer, tuple(stores), pool)
     late = replace(nest, stores=tuple(s for s in nest.stores if s not in early))
     rest = _finish(late, joins, stem, pool)
@@ -125,7 +148,7 @@ def is_reduced(s: Store) -> bool:
     return any(isinstance(e, Reduced) for e in walk(s.roots))
 
 
-def _stored_run(s: Store, cut: Split, part: Var, run: Var) -> Store:
+def stored_run(s: Store, cut: Split, part: Var, run: Var) -> Store:
     """The part's own run of a store along the cut axis."""
     at = add(mul(part, cut.chunk), run)
     inside = _inside(cut, at)
@@ -146,7 +169,8 @@ def _inside(cut: Split, at: Dim) -> Expr | None:
     return compare("lt", Position(at), Position(cut.axis.extent))
 
 
-def _run_of(reduction: Reduction, cut: Split, part: Var, run: Var) -> Reduction:
+def run_of(reduction: Reduction, cut: Split, part: Var, run: Var) -> Reduction:
+    """A reduction over the part's own run of the cut axis."""
     at = add(mul(part, cut.chunk), run)
     inside = _inside(cut, at)
     axes = tuple(run if a is cut.axis else a for a in reduction.axes)
@@ -176,7 +200,7 @@ def _finish(
     for number_, (old, new) in enumerate(joins.items()):
         for k, e in enumerate(old.lift):
             name = f"{stem}_state{number_}_{k}"
-            scratch.append(_scratch(name, e, points))
+            scratch.append(partial_state(name, e, points))
             stores_.append(Store(name, (here,), Reduced(new, k, e.dtype)))
             known[old, k] = Load(name, (here,), e.dtype)
     every = (*pool, *scratch)
@@ -214,7 +238,8 @@ def mapped(s: Store, rewrite: Rewriter) -> Store:
     return replace(s, index=tuple(map(rewrite.dim, s.index)), value=rewrite(s.value), guard=guard)
 
 
-def _scratch(name: str, e: Expr, count: Dim) -> Buffer:
+def partial_state(name: str, e: Expr, count: Dim) -> Buffer:
+    """Scratch for so many values of one component of a state."""
     return Buffer(name, TensorType.dense(e.dtype, (count,)), Access.WRITE)
 
 

@@ -7,6 +7,7 @@ Every number follows from dtype widths, extents and the chip's figures. The loop
     row         the reduced axis is contiguous: in registers up to HELD elements, else walked
     column      the reduced axis is strided: tiles [reduced x columns]
     split       too few programs for the chip: partial states, then a nest that joins them
+    mixed       reductions over rows and over columns: one walk, see `gpu_mixed`
 """
 
 from __future__ import annotations
@@ -17,18 +18,22 @@ from dataclasses import replace
 
 from ..base.affine import coefficient
 from ..base.sym import Dim, Var
+from ..cost.mixed import Tiled, mixed_of
 from ..cost.tiles import HELD, LANES, SHORT, SQUARE, VECTOR, WALK
 from ..ir.kernel import Facts, Kernel
 from ..ir.nest import Axis, AxisKind, Buffer, Nest
+from ..passes.mixed import is_mixed
 from ..target import Target
 from .gpu_axes import on_common_axes, parts_apart
-from .gpu_build import Tiling, build, inner_axes
+from .gpu_build import Tiling, build
+from .gpu_mixed import in_parts, tiling_of
 from .gpu_split import (
     Pieces,
     Split,
     chunked,
     first_reductions,
     flattened,
+    inner_axes,
     is_reduced,
     online_softmax,
     size,
@@ -54,12 +59,16 @@ def schedule(nest: Nest, target: Target, *, name: str, facts: Facts) -> Schedule
     Raises:
         Unsupported: no family can say the nest.
     """
-    nests, scratch = _pieces(on_common_axes(_scans_inside(nest)), target, name)
+    pieces, scratch = _pieces(_with_common_axes(_scans_inside(nest)), target, name)
     kernels = []
-    for number, one in enumerate(nests):
-        label = name if len(nests) == 1 else f"{name}_{number}"
-        kernels.append(_kernel(one, target, label, facts))
+    for number, (one, tiling) in enumerate(pieces):
+        label = name if len(pieces) == 1 else f"{name}_{number}"
+        kernels.append(_kernel(one, tiling, target, label, facts))
     return Scheduled(tuple(kernels), scratch)
+
+
+def _with_common_axes(nest: Nest) -> Nest:
+    return nest if is_mixed(nest) else on_common_axes(nest)
 
 
 def _scans_inside(nest: Nest) -> Nest:
@@ -72,27 +81,43 @@ def _scans_inside(nest: Nest) -> Nest:
     return replace(nest, space=space, stores=stores)
 
 
-def _pieces(nest: Nest, target: Target, stem: str) -> tuple[tuple[Nest, ...], tuple[Buffer, ...]]:
+Piece = tuple[Nest, Tiling | None]
+"""A nest of one kernel, and its tiling where that is known already."""
+Made = tuple[tuple[Piece, ...], tuple[Buffer, ...]]
+"""Kernels in order and the scratch between them."""
+
+
+def _pieces(nest: Nest, target: Target, stem: str) -> Made:
     if not nest.reductions and not nest.scans:
-        return tuple(map(parts_apart, stores_apart(nest))), ()
+        return tuple((parts_apart(n), None) for n in stores_apart(nest)), ()
     if any(e.reverse for e in nest.scans) or len({e.axis for e in nest.scans}) > 1:
         return _joined(forward_scans(nest, stem), target, stem)
+    tiled = mixed_of(nest, target)
+    if tiled is not None:
+        return _mixed(nest, tiled, target, stem)
     tiling = _reduction_tiling(nest, target)
     if _walked(nest, tiling):
         nest = online_softmax(nest)
     cut = _cut(nest, tiling, target)
     if cut is None:
-        return (nest,), ()
+        return ((nest, None),), ()
     pieces = split(nest, cut, stem)
     rest, scratch = _joined(Pieces(pieces.nests[2:], pieces.scratch), target, stem)
-    return (*pieces.nests[:2], *rest), scratch
+    return (*((n, None) for n in pieces.nests[:2]), *rest), scratch
 
 
-def _joined(
-    pieces: Pieces, target: Target, stem: str
-) -> tuple[tuple[Nest, ...], tuple[Buffer, ...]]:
+def _mixed(nest: Nest, tiled: Tiled, target: Target, stem: str) -> Made:
+    """One walk over the rows, in parts where the chip has room for several."""
+    if tiled.parts == 1:
+        return ((nest, tiling_of(nest, tiled, tiled.walk.walked)),), ()
+    first, tiling, columns = in_parts(nest, tiled, _even_cut, stem)
+    rest, scratch = _joined(columns, target, stem)
+    return ((first, tiling), *rest), scratch
+
+
+def _joined(pieces: Pieces, target: Target, stem: str) -> Made:
     """The pieces of pieces."""
-    done: list[Nest] = []
+    done: list[Piece] = []
     scratch = pieces.scratch
     for number, rest in enumerate(pieces.nests):
         more, between = _pieces(rest, target, f"{stem}_then{number or ''}")
@@ -101,7 +126,9 @@ def _joined(
     return tuple(done), scratch
 
 
-def _kernel(nest: Nest, target: Target, name: str, facts: Facts) -> Kernel:
+def _kernel(nest: Nest, tiling: Tiling | None, target: Target, name: str, facts: Facts) -> Kernel:
+    if tiling is not None:
+        return build(nest, tiling, name, facts)
     if nest.reductions or nest.scans:
         return build(nest, _reduction_tiling(nest, target), name, facts)
     nest, tiling = _pointwise(nest, target)

@@ -5,7 +5,8 @@
     one nest    for p0: s[p0] = ..., for r0: y[p0, r0] = ...
 
 The axes that all reductions of the group leave free become its space; the other axes of a store are
-its own. A group that has no such space cannot be one nest, and the answer says why.
+its own. A group that has no such space is one nest only where one walk over some of its axes
+computes it (mixed.py) and the target can make that walk; else the answer says why it is none.
 Knows nothing of costs: it says what a group computes, or that it cannot be one.
 """
 
@@ -26,11 +27,12 @@ from ..base.sym import (
     atoms,
     product,
     substitute,
-    within,
 )
 from ..ir.expr import Load, Reduced, Rewriter, dims_of, walk
 from ..ir.nest import Access, Axis, Buffer, Combine, Nest, Store
 from .close import MAX_EXPRESSIONS, Closed, Closing, Folding, NoNestError, Unfusable
+from .mixed import varies_inside, walks
+from .unify import covers, fold_axes, unified
 
 Index = tuple[Dim, ...]
 
@@ -42,6 +44,7 @@ def fuse(
     closing: Closing | None = None,
     *,
     bounded: bool = True,
+    mixed: bool = False,
 ) -> Nest | Unfusable:
     """One nest that computes the stored values of a group.
 
@@ -51,9 +54,11 @@ def fuse(
         stored: the members that must exist in memory afterwards.
         closing: of these nests: what it remembers makes the next group cheaper.
         bounded: whether too large a group is refused; one that is a single operator's cannot be.
+        mixed: whether reductions may leave unlike axes free (passes/mixed.py); for targets whose
+            schedules can compute such a nest in one walk.
     """
     try:
-        return _fuse(members, nests, stored, closing or Closing(nests), bounded)
+        return _fuse(members, nests, stored, closing or Closing(nests), bounded, mixed)
     except NoNestError as failure:
         return failure.reason
 
@@ -64,6 +69,7 @@ def _fuse(
     stored: frozenset[str],
     closing: Closing,
     bounded: bool,
+    mixed: bool,
 ) -> Nest:
     scattered = [m for m in members if nests[m].stores[0].combine is not Combine.SET]
     if scattered and len(members) > 1:
@@ -71,18 +77,64 @@ def _fuse(
             "scatter", "an accumulating store shares its kernel with none", *scattered
         )
     wanted = [name for name in members if name in stored]
-    closed = {n: Aligned.of(c) for n, c in closing.close(wanted, members, bounded=bounded).items()}
-    space, placed = _align(_anchor(closed), closed)
-    inner = [_inner(c, space) for c in placed]
-    _check_reductions(space, placed)  # before equal names hide an axis of another reduction
-    stores = _stores(placed, inner, space, nests)
-    axes = tuple(Axis(Var(f"p{k}", v.extent)) for k, v in enumerate(space))
-    nest = Nest(axes, _buffers(stores, [nests[m] for m in members]), stores)
+    closed = closing.close(wanted, members, bounded=bounded)
+    try:
+        nest = _uniform(closed, members, nests)
+    except NoNestError:
+        walked = _mixed(closed, members, nests) if mixed else None
+        if walked is None:
+            raise
+        nest = walked
     if bounded and len(nest.expressions) > MAX_EXPRESSIONS:
         count = len(nest.expressions)
         detail = f"{count} expressions, at most {MAX_EXPRESSIONS}"
         raise NoNestError("size", detail, count=(count, MAX_EXPRESSIONS))
     return nest
+
+
+def _uniform(
+    closed: Mapping[str, Closed], members: Sequence[str], nests: Mapping[str, Nest]
+) -> Nest:
+    """The nest over a space that all reductions leave free."""
+    aligned = {n: Aligned.of(c) for n, c in closed.items()}
+    space, placed = _align(_anchor(aligned), aligned)
+    inner = [_inner(c, space) for c in placed]
+    _check_reductions(space, placed)  # before equal names hide an axis of another reduction
+    folded = [c.now(fold_axes(fold)) for c in placed for fold in c.closed.folds]
+    return _nest(placed, inner, space, _names([*inner, *folded], space), members, nests)
+
+
+def _mixed(
+    closed: Mapping[str, Closed], members: Sequence[str], nests: Mapping[str, Nest]
+) -> Nest | None:
+    """The nest of reductions over unlike axes; None where no walk computes it."""
+    if not any(isinstance(e, Reduced) for c in closed.values() for e in c.folds):
+        return None
+    values = unified(tuple(closed.values()))
+    if values is None:
+        return None
+    placed = [Aligned.of(c).moved(values) for c in closed.values()]
+    used = [[a for d in c.index for a in atoms(d) if isinstance(a, Var)] for c in placed]
+    folded = [c.now(fold_axes(fold)) for c in placed for fold in c.closed.folds]
+    bound = {a for axes in folded for a in axes}
+    space = tuple(a for a in dict.fromkeys(used[0]) if a not in bound and all(a in u for u in used))
+    inner = [tuple(a for a in dict.fromkeys(u) if a not in space) for u in used]
+    names = own_names([*inner, *folded], space)
+    nest = _nest(placed, inner, space, names, members, nests)
+    return nest if walks(nest) else None
+
+
+def _nest(
+    placed: Sequence[Aligned],
+    inner: Sequence[tuple[Var, ...]],
+    space: tuple[Var, ...],
+    names: Mapping[Sym, Dim],
+    members: Sequence[str],
+    nests: Mapping[str, Nest],
+) -> Nest:
+    stores = _stores(placed, inner, names, nests)
+    axes = tuple(Axis(Var(f"p{k}", v.extent)) for k, v in enumerate(space))
+    return Nest(axes, _buffers(stores, [nests[m] for m in members]), stores)
 
 
 @dataclass(frozen=True)
@@ -137,14 +189,14 @@ class Aligned:
     def varies_over(self, fold: Folding) -> tuple[Var, ...]:
         """The axes on which the result of a reduction, or the start of a scan, depends."""
         if all(isinstance(self.values.get(v, v), Var | Size) for v in fold.free):
-            free, own = self.now(fold.free), _bound(fold)
+            free, own = self.now(fold.free), fold_axes(fold)
         else:  # x[i // 2] depends on one of the axes that i becomes: the indices must be seen
             below = tuple(walk((fold,)))
             dims = dict.fromkeys(d for e in below for d in dims_of(e))
             found = dict.fromkeys(a for d in dims for a in atoms(substitute(d, self.values)))
             free = tuple(a for a in found if isinstance(a, Var))
             inner = tuple(a for e in below if isinstance(e, Reduced) for a in e.reduction.axes)
-            own = (*inner, *_bound(fold))
+            own = (*inner, *fold_axes(fold))
         bound = self.now(own)
         return tuple(a for a in free if a not in bound)
 
@@ -220,20 +272,11 @@ def _moves(c: Aligned, places: Mapping[str, Index]) -> dict[Sym, Dim] | None:
             continue
         values: dict[Sym, Dim] = {}
         for m, t in zip(mine, theirs, strict=True):
-            if isinstance(m, Var) and m in c.axes and m not in values and _covers(t, m.extent):
+            if isinstance(m, Var) and m in c.axes and m not in values and covers(t, m.extent):
                 values[m] = t
         if set(values) >= set(c.axes) and _distinct(tuple(values[a] for a in c.axes)):
             return values
     return None
-
-
-def _covers(d: Dim, extent: Dim) -> bool:
-    """Whether d takes each value below extent exactly once as its axes run."""
-    axes = tuple(dict.fromkeys(atoms(d)))
-    if not all(isinstance(a, Var) for a in axes):
-        return False
-    whole = product([a.extent for a in axes if isinstance(a, Var)])
-    return whole == extent and within(d, extent)
 
 
 def _distinct(index: Index) -> bool:
@@ -315,12 +358,10 @@ def _check_reductions(space: Sequence[Var], placed: Sequence[Aligned]) -> None:
 def _stores(
     placed: Sequence[Aligned],
     inner: Sequence[tuple[Var, ...]],
-    space: tuple[Var, ...],
+    names: Mapping[Sym, Dim],
     nests: Mapping[str, Nest],
 ) -> tuple[Store, ...]:
     """The stores over p0.. and r0..: every value is rewritten once, what they share once."""
-    folded = [c.now(_bound(fold)) for c in placed for fold in c.closed.folds]
-    names = _names([*inner, *folded], space)
     values: dict[Sym, Dim] = dict(names)
     for c in placed:  # axes bear the names of their values: no two stores disagree on one
         values.update(c.moved(names).values)
@@ -343,14 +384,18 @@ def _stores(
 # ------------------------------------------------------------------ names of axes
 
 
-def _bound(e: Folding) -> tuple[Var, ...]:
-    return e.reduction.axes if isinstance(e, Reduced) else (e.axis,)
-
-
 def shared_names(stores: tuple[Store, ...], space: tuple[Var, ...]) -> dict[Sym, Dim]:
     """p0.. for the space; inner axes of equal extents are equal, so stages share expressions."""
     folds = [e for e in walk(tuple(e for s in stores for e in s.roots)) if isinstance(e, Folding)]
-    return _names([*(s.axes for s in stores), *map(_bound, folds)], space)
+    scopes = [*(s.axes for s in stores), *map(fold_axes, folds)]
+    return own_names(scopes, space) if varies_inside(folds, space) else _names(scopes, space)
+
+
+def own_names(scopes: Iterable[tuple[Var, ...]], space: tuple[Var, ...]) -> dict[Sym, Dim]:
+    """p0.. for the space and r0.. for all others: reductions that meet keep their axes apart."""
+    inner = [v for v in dict.fromkeys(v for scope in scopes for v in scope) if v not in space]
+    values: dict[Sym, Dim] = {v: Var(f"p{k}", v.extent) for k, v in enumerate(space)}
+    return values | {v: Var(f"r{k}", v.extent) for k, v in enumerate(inner)}
 
 
 def _names(scopes: Iterable[tuple[Var, ...]], space: tuple[Var, ...]) -> dict[Sym, Dim]:

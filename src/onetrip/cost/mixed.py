@@ -1,0 +1,130 @@
+"""How a nest of reductions over unlike axes lies on the chip (passes/mixed.py says what it is).
+
+    tile      rows x held: whole rows in registers, short ones together
+    parts     a few for each multiprocessor; each walks its share of the rows
+    partials  parts x what the columns leave free, written by the walk and read by what joins them
+
+Schedules and prices read the same numbers here. Must not know codegen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..base.affine import coefficient
+from ..base.sym import Dim, Var, atoms, product
+from ..ir.expr import Reduction
+from ..ir.nest import Nest
+from ..passes.mixed import Walk, is_mixed, walks
+from ..target import Target
+from .sizes import NO_HINTS, Hints, number
+
+HELD_ROW = 16384
+"""Most elements of the rows that one program holds: 32 for each of 512 threads."""
+TOGETHER = 2048
+"""Short rows are walked together until a tile has this many elements."""
+SIDE = 64
+"""Neighbours that are walked together where memory is contiguous along the walk."""
+EACH = 16
+"""Elements that a thread holds of each live value, up to MOST_WARPS."""
+MOST_WARPS = 16
+RESIDENT = 16
+"""Warps on each multiprocessor that the parts make: more would write more partial sums."""
+LEAST_STEPS = 4
+"""Steps of a part, at least: its partial sums are one row, and it reads several."""
+AHEAD = 3
+"""Tiles in flight for each program: one in work, the others on their way."""
+
+
+@dataclass(frozen=True)
+class Tiled:
+    """A walk with its numbers.
+
+    Attributes:
+        rows: rows that are walked together; lanes: of the held axes, whole.
+        warps: of LANES threads.
+        parts: programs for each point of the space.
+        steps: tiles of a part, one after the other.
+    """
+
+    walk: Walk
+    rows: int
+    lanes: int
+    warps: int
+    parts: int
+    steps: int
+
+
+def mixed_of(nest: Nest, target: Target, hints: Hints = NO_HINTS) -> Tiled | None:
+    """The walk of a nest of reductions over unlike axes; None for any other, or a row too long."""
+    if not is_mixed(nest):
+        return None
+    tiled = [_tiled(w, nest, target, hints) for w in walks(nest)]
+    fitting = [t for t in tiled if t.rows * t.lanes <= HELD_ROW]
+    return max(fitting, key=lambda t: _along(nest, t.walk.held), default=None)
+
+
+def too_long(nest: Nest, target: Target) -> int | None:
+    """Elements that the shortest walk of a nest holds, when they are too many; else None."""
+    if not is_mixed(nest) or mixed_of(nest, target) is not None:
+        return None
+    return min(t.rows * t.lanes for t in (_tiled(w, nest, target, NO_HINTS) for w in walks(nest)))
+
+
+def join_launches(tiled: Tiled) -> int:
+    """Kernels that join the parts: one for each set of axes that columns leave free."""
+    if tiled.parts == 1:
+        return 0
+    return len(dict.fromkeys(frozenset(s.axes) for s in tiled.walk.late))
+
+
+def partial_bytes(nest: Nest, tiled: Tiled, hints: Hints) -> int:
+    """Bytes of all partial results."""
+    if tiled.parts == 1:
+        return 0
+    points = number(product([a.extent for a in nest.space]), hints) * tiled.parts
+    return points * sum(_state_bytes(r, nest, hints) for r in tiled.walk.columns)
+
+
+def _state_bytes(r: Reduction, nest: Nest, hints: Hints) -> int:
+    space = {a.var for a in nest.space}
+    free = [a.extent for a in r.free if isinstance(a, Var) and a not in space]
+    return number(product(free), hints) * sum(e.dtype.itemsize for e in r.lift)
+
+
+def _tiled(walk: Walk, nest: Nest, target: Target, hints: Hints) -> Tiled:
+    lanes = 1
+    for a in walk.held:
+        assert isinstance(a.extent, int)
+        lanes *= cover(a.extent)
+    length = product([a.extent for a in walk.walked])
+    most = cover(walk.walked[-1].extent) if isinstance(walk.walked[-1].extent, int) else SIDE
+    least = SIDE if _along(nest, walk.walked) > _along(nest, walk.held) else 1
+    rows = min(max(TOGETHER // lanes, least, 1), most)
+    warps = max(1, min(MOST_WARPS, rows * lanes // (EACH * 32)))
+    points = number(product([a.extent for a in nest.space]), hints)
+    parts = _parts(length, rows, warps, points, target)
+    steps = -(-number(length, hints) // (rows * parts))
+    return Tiled(walk, rows, lanes, warps, parts, max(1, steps))
+
+
+def _parts(length: Dim, rows: int, warps: int, points: int, target: Target) -> int:
+    """Programs for each point of the space: as many as fill the chip, while each has some steps."""
+    wanted = target.multiprocessors * max(1, RESIDENT // warps) // max(1, points)
+    if isinstance(length, int):
+        wanted = min(wanted, length // (rows * LEAST_STEPS))
+    return max(1, wanted)
+
+
+def _along(nest: Nest, axes: tuple[Var, ...]) -> int:
+    """Loads over the most axes that are contiguous along one of some axes."""
+    types = {b.name: b.type for b in nest.buffers}
+    offsets = [types[e.buffer].offset(e.index) for e in nest.loads]
+    over = [sum(isinstance(a, Var) for a in set(atoms(d))) for d in offsets]
+    widest = [d for d, n in zip(offsets, over, strict=True) if n == max(over)]
+    return sum(any(coefficient(d, a) == 1 for a in axes) for d in widest)
+
+
+def cover(extent: int) -> int:
+    """The least power of two that covers an extent."""
+    return 1 << max(0, extent - 1).bit_length()

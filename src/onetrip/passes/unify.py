@@ -1,0 +1,123 @@
+"""Axes of closed values made one: of the stored values, and of the reductions inside them.
+
+    row[i] = sum_a x[i, a];  column[j] = sum_b x[b, j]       both read x:  b -> i, j -> a
+
+Where values have no common space that all reductions leave free, the places that they read say
+which axis of one is which of the other. Any bijection of axes is right, as long as a reduction's
+own axes stay apart from those on which it depends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from ..base.sym import Dim, Sym, Var, atoms, product, substitute, within
+from ..ir.expr import Load, Reduced, walk
+from .close import Closed, Folding
+
+Index = tuple[Dim, ...]
+Places = list[tuple[str, Index]]
+
+
+def unified(closed: Sequence[Closed]) -> dict[Sym, Dim] | None:
+    """Every axis of the values, bound ones too, in the axes of the largest; None if two clash."""
+    known = _Axes(_pointless(closed))
+    first = max(closed, key=_size)
+    known.open((first.index,))
+    pending = [place for c in (first, *(c for c in closed if c is not first)) for place in _read(c)]
+    while pending:
+        pending = known.follow(pending)
+        if pending:
+            known.open((pending[0][1],))
+    known.open(fold_axes(e) for c in closed for e in c.folds)
+    return known.values if all(_apart(c, known.values) for c in closed) else None
+
+
+def fold_axes(e: Folding) -> tuple[Var, ...]:
+    """The axes that a reduction or a scan runs over."""
+    return e.reduction.axes if isinstance(e, Reduced) else (e.axis,)
+
+
+def covers(d: Dim, extent: Dim) -> bool:
+    """Whether d takes each value below extent exactly once as its axes run."""
+    axes = tuple(dict.fromkeys(atoms(d)))
+    if not all(isinstance(a, Var) for a in axes):
+        return False
+    whole = product([a.extent for a in axes if isinstance(a, Var)])
+    return whole == extent and within(d, extent)
+
+
+class _Axes:
+    """Axes as they become known, and where buffers and members are read first."""
+
+    def __init__(self, values: dict[Sym, Dim]) -> None:
+        self.values = values
+        self._places: dict[str, Index] = {}
+
+    def open(self, indices: Iterable[Sequence[Dim]]) -> None:
+        """Axes that nothing says anything about stand for themselves."""
+        for a in _variables(indices):
+            self.values.setdefault(a, a)
+
+    def follow(self, pending: Places) -> Places:
+        """The places that are still open when all has been learnt from those that are known."""
+        left = pending
+        while True:
+            count = len(left)
+            left = [place for place in left if not self._learnt(*place)]
+            if len(left) == count:
+                return left
+
+    def _learnt(self, name: str, index: Index) -> bool:
+        """Whether every axis of a place is known now."""
+        where = self._places.get(name, ())
+        for mine, theirs in zip(index, where, strict=False):
+            if not isinstance(mine, Var) or mine in self.values:
+                continue
+            if any(True for _ in atoms(theirs)) and covers(theirs, mine.extent):
+                self.values[mine] = theirs
+        if any(a not in self.values for a in _variables((index,))):
+            return False
+        self._places.setdefault(name, tuple(substitute(d, self.values) for d in index))
+        return True
+
+
+def _pointless(closed: Sequence[Closed]) -> dict[Sym, Dim]:
+    """0 for each axis of one point that a reduction runs over beside others."""
+    scopes = (fold_axes(e) for c in closed for e in c.folds)
+    return {a: 0 for s in scopes if any(a.extent != 1 for a in s) for a in s if a.extent == 1}
+
+
+def _variables(indices: Iterable[Sequence[Dim]]) -> Iterator[Var]:
+    for index in indices:
+        for d in index:
+            yield from (a for a in atoms(d) if isinstance(a, Var))
+
+
+def _size(c: Closed) -> tuple[int, int]:
+    """How many axes a value and its reductions have; of equals, the one with more of its own."""
+    bound = {a for e in c.folds for a in fold_axes(e)}
+    most = max((len(set(fold_axes(e)) | set(_free(e))) for e in c.folds), default=0)
+    return max(most, len(c.axes)), len(c.axes) - len(bound)
+
+
+def _free(e: Folding) -> tuple[Var, ...]:
+    return tuple(a for a in e.free if isinstance(a, Var))
+
+
+def _read(c: Closed) -> Places:
+    """Where a value stands and reads, those of the most axes first."""
+    loads = [e for e in walk((c.value,)) if isinstance(e, Load)]
+    places = [(c.name, c.index), *c.places.items(), *((e.buffer, e.index) for e in loads)]
+    return sorted(dict.fromkeys(places), key=lambda p: -len(set(_variables((p[1],)))))
+
+
+def _apart(c: Closed, values: Mapping[Sym, Dim]) -> bool:
+    """Whether axes that meet in a value, or below a reduction of it, became different ones."""
+    scopes = [c.axes, *((*fold_axes(e), *_free(e)) for e in c.folds)]
+    return all(_distinct([values[a] for a in dict.fromkeys(s)]) for s in scopes)
+
+
+def _distinct(dims: Sequence[Dim]) -> bool:
+    found = [set(atoms(d)) for d in dims]
+    return len(set().union(*found)) == sum(map(len, found))
