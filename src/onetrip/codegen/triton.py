@@ -330,7 +330,7 @@ def _closed(d: Dim) -> bool:
 
 
 def _runs_once(loop: Loop) -> bool:
-    return isinstance(loop.end, int) and loop.start == 0 and loop.tile >= loop.end
+    return isinstance(loop.end, int) and loop.start == 0 and 0 < loop.end <= loop.tile
 
 
 def _sticks_out(loop: Loop) -> bool:
