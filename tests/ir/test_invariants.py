@@ -31,7 +31,7 @@ from onetrip.ir.expr import (
     indirect,
 )
 from onetrip.ir.graph import Graph, Node, Value
-from onetrip.ir.kernel import Assign, Carry, Kernel, Let, Loop, Mapping, Scratch
+from onetrip.ir.kernel import Assign, Carry, Kernel, Let, Loop, Mapping, Packed, Scratch
 from onetrip.ir.nest import Access, Axis, Buffer, Combine, Nest, Store
 from onetrip.ir.program import Alias, Alloc, Bind, Call, Free, Launch, Program, Update
 from onetrip.ir.types import TensorType
@@ -267,6 +267,7 @@ COPY = Kernel(
     (Buffer("x", ROW, Access.READ), Buffer("y", ROW, Access.WRITE)),
     (Loop(P, 4, Mapping.GRID, (Store("y", (P,), Load("x", (P,), f32)),)),),
 )
+PAIR = Packed("pair", (COPY, COPY))
 WIDE = Value("w", TensorType.dense(f32, (5,)))
 STEPS = (
     Alloc(B, 0),
@@ -318,6 +319,11 @@ PROGRAMS: dict[str, list[Program]] = {
             Alloc(C),
             Launch(COPY, ("v", "c")),
         ),
+    ],
+    "kernels of one launch do not touch what another of them writes": [
+        program(Alloc(B, 0), Alloc(C), Launch(PAIR, ("a", "b", "b", "c"))),
+        program(Alloc(C), Launch(PAIR, ("a", "c", "a", "c"))),
+        program(Alloc(C), Alias(D, "c"), Launch(PAIR, ("a", "c", "a", "d"))),
     ],
 }
 LEVELS: dict[type, dict[str, list[Any]]] = {

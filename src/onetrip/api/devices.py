@@ -11,10 +11,12 @@ import torch
 
 from ..base.errors import UsageError
 from ..base.options import Options
-from ..codegen import cpp, schedule_cpu, schedule_gpu, triton
+from ..codegen import cpp, schedule_cpu, schedule_gpu
 from ..codegen.cpp_prelude import prelude_text
 from ..codegen.scheduled import Scheduled
-from ..ir.kernel import Facts, Kernel
+from ..codegen.triton import TritonText
+from ..codegen.triton_packed import emit_launched
+from ..ir.kernel import Facts, Launched, parts, spans
 from ..ir.nest import Nest
 from ..runtime.build_cpp import CppUnit
 from ..runtime.cache import Cache
@@ -86,9 +88,14 @@ def _cpu_backend(options: Options) -> Backend:
 
 
 def _cpp_text(segments: Sequence[Sequence[BoundLaunch]]) -> str:
-    kernels = list({id(b.kernel): b.kernel for s in segments for b in s}.values())
+    kernels = list({id(k): k for s in segments for b in s for k in parts(b.kernel)}.values())
     calls = [
-        cpp.Segment(f"segment_{k}", tuple((b.kernel.name, b.slots, b.sizes) for b in s))
+        cpp.Segment(
+            f"segment_{k}",
+            tuple(
+                (kernel.name, b.slots[span], b.sizes) for b in s for kernel, span in spans(b.kernel)
+            ),
+        )
         for k, s in enumerate(segments)
     ]
     return cpp.emit_unit(kernels, calls)
@@ -97,8 +104,8 @@ def _cpp_text(segments: Sequence[Sequence[BoundLaunch]]) -> str:
 def _gpu_backend(options: Options, device: torch.device, dialect: str) -> Backend:
     from ..runtime.gpu import GpuBackend
 
-    def emit(kernel: Kernel) -> triton.TritonText:
-        made = triton.emit(kernel, dialect)
+    def emit(kernel: Launched) -> TritonText:
+        made = emit_launched(kernel, dialect)
         show(4, f"{kernel.name}.py", made.text)
         _dump(options, f"{kernel.name}.py", made.text)
         return made

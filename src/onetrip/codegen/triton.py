@@ -6,6 +6,7 @@ its extent becomes no loop at all. Imports no triton: `runtime` turns the text i
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..base.errors import Unsupported
@@ -50,6 +51,26 @@ class TritonText:
     dialect: str = "nvidia"
 
 
+@dataclass(frozen=True)
+class Function:
+    """A kernel's function before it stands in a module.
+
+    Attributes:
+        parameters: buffers, then sizes; `types` are their Triton types.
+        body: the indented text below the head.
+        made: generated functions that it calls, by name.
+    """
+
+    kernel: Kernel
+    parameters: tuple[str, ...]
+    types: tuple[str, ...]
+    body: str
+    made: dict[str, str]
+    constants: tuple[str, ...]
+    limits: tuple[Dim, ...]
+    programs: Dim
+
+
 def emit(kernel: Kernel, dialect: str) -> TritonText:
     """The module text of a kernel.
 
@@ -60,13 +81,47 @@ def emit(kernel: Kernel, dialect: str) -> TritonText:
     Raises:
         Unsupported: the kernel holds something that Triton cannot say here.
     """
-    return _Emitter(kernel, dialect).module()
+    own = function_of(kernel)
+    head_ = ", ".join([*own.parameters, *(f"{c}: tl.constexpr" for c in own.constants)])
+    text = f"@triton.jit\ndef {kernel.name}({head_}):\n{own.body}\n"
+    return TritonText(
+        header(kernel) + module_text(own.made.values(), text, dialect),
+        kernel.name,
+        tuple(zip(own.parameters, own.types, strict=True)),
+        (own.programs,),
+        kernel.warps,
+        kernel.stages,
+        own.constants,
+        own.limits,
+        kernel.sizes,
+        dialect,
+    )
+
+
+def function_of(kernel: Kernel, *, called: bool = False) -> Function:
+    """A kernel's function.
+
+    Args:
+        called: from within a launch, which gives it `pid`; else it asks for its own.
+
+    Raises:
+        Unsupported: the kernel holds something that Triton cannot say here.
+    """
+    return _Emitter(kernel, called).function()
+
+
+def module_text(made: Iterable[str], text: str, dialect: str) -> str:
+    """A module: imports, the prelude functions that are called, generated ones, the kernel."""
+    between = "\n\n\n".join(made)
+    prelude = collect(between + text, dialect)
+    parts = [head(dialect).rstrip("\n"), prelude, between, text]
+    return "\n\n\n".join(p for p in parts if p)
 
 
 class _Emitter:
-    def __init__(self, kernel: Kernel, dialect: str) -> None:
+    def __init__(self, kernel: Kernel, called: bool) -> None:
         self.kernel = kernel
-        self.dialect = dialect
+        self.called = called
         loops = [s for s in statements(kernel.body) if isinstance(s, Loop)]
         self.grid = list(dict.fromkeys(s for s in loops if s.mapping is Mapping.GRID))
         limits = _limits(kernel, loops)
@@ -87,35 +142,24 @@ class _Emitter:
             self.values.axis[size] = self.scopes.fresh(size.name)
             self.scopes.bind(size)
 
-    # The module
+    # The function
 
-    def module(self) -> TritonText:
+    def function(self) -> Function:
         self._program_ids()
         self._block(self.kernel.body)
         v = self.values
-        names = [b.name for b in self.kernel.buffers]
         sizes = [v.axis[s] for s in self.kernel.sizes]
-        constants = ("INDEX",) if v.index == "INDEX" else ()
-        parameters = [*names, *sizes, *(f"{c}: tl.constexpr" for c in constants)]
-        body = self.scopes.text() or "    pass"
-        text = f"@triton.jit\ndef {self.kernel.name}({', '.join(parameters)}):\n{body}\n"
-        made = "\n\n\n".join(v.functions.values())
-        prelude = collect(made + text, self.dialect)
-        parts = [head(self.dialect).rstrip("\n"), prelude, made, text]
         types = [ops.POINTERS[b.type.dtype] for b in self.kernel.buffers]
         types += ["i64" if v.index == "tl.int64" else "index" for _ in sizes]
-        counts = tuple(ceildiv(s.end, s.tile) for s in self.grid)
-        return TritonText(
-            _header(self.kernel) + "\n\n\n".join(p for p in parts if p),
-            self.kernel.name,
-            tuple(zip([*names, *sizes], types, strict=True)),
-            (product(counts),),
-            self.kernel.warps,
-            self.kernel.stages,
-            constants,
+        return Function(
+            self.kernel,
+            (*(b.name for b in self.kernel.buffers), *sizes),
+            tuple(types),
+            self.scopes.text() or "    pass",
+            v.functions,
+            ("INDEX",) if v.index == "INDEX" else (),
             self.symbolic,
-            self.kernel.sizes,
-            self.dialect,
+            product(tuple(ceildiv(s.end, s.tile) for s in self.grid)),
         )
 
     def _program_ids(self) -> None:
@@ -125,7 +169,8 @@ class _Emitter:
             return
         pid = self.scopes.fresh("pid")
         wide = "" if self.values.index == "tl.int32" else f".to({self.values.index})"
-        self.scopes.line(f"{pid} = tl.program_id(0){wide}")
+        if not self.called or wide:
+            self.scopes.line(f"{pid} = {'pid' if self.called else 'tl.program_id(0)'}{wide}")
         inner: Dim = 1
         for loop in reversed(self.grid):
             count = ceildiv(loop.end, loop.tile)
@@ -184,7 +229,10 @@ class _Emitter:
         bounds = [self._bound(d, here) for d in (loop.start, loop.end)]
         if loop.tile > 1:
             bounds.append(str(loop.tile))
-        with self.scopes.inside(f"for {step} in range({', '.join(bounds)}):"):
+        walk = f"range({', '.join(bounds)})"
+        if self.kernel.stages > 1:
+            walk = f"tl.range({', '.join(bounds)}, num_stages={self.kernel.stages})"
+        with self.scopes.inside(f"for {step} in {walk}:"):
             if bare:
                 v.axis[loop.axis] = step
                 self.scopes.bind(loop.axis)
@@ -338,7 +386,7 @@ def _sticks_out(loop: Loop) -> bool:
     return not (isinstance(extent, int) and extent % loop.tile == 0)
 
 
-def _header(kernel: Kernel) -> str:
+def header(kernel: Kernel) -> str:
     """Comments: what the kernel computes, where that was written, and what it costs."""
     facts = kernel.facts
     rows = [f"{kernel.name}: {kernel.family}, {kernel.warps} warps"]

@@ -30,8 +30,9 @@ axes along which it adds once per lane.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from itertools import accumulate
 from typing import TypeAlias
 
 from ..base.sym import Dim, Size, Var
@@ -138,6 +139,42 @@ class Kernel:
     warps: int = 4
     stages: int = 1
     facts: Facts = field(default_factory=Facts)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Kernels of fixed sizes launched as one, side by side in its grid: none needs another."""
+
+    name: str
+    parts: tuple[Kernel, ...]
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """Those of the parts, one after the other."""
+        return tuple(
+            replace(b, name=f"k{n}_{b.name}") for n, k in enumerate(self.parts) for b in k.buffers
+        )
+
+    @property
+    def sizes(self) -> tuple[Size, ...]:
+        """None: the parts' sizes are fixed."""
+        return ()
+
+
+Launched: TypeAlias = Kernel | Packed
+
+
+def parts(kernel: Launched) -> tuple[Kernel, ...]:
+    """The kernels of one launch."""
+    return kernel.parts if isinstance(kernel, Packed) else (kernel,)
+
+
+def spans(kernel: Launched) -> tuple[tuple[Kernel, slice], ...]:
+    """The kernels of one launch and where their buffers stand among its own."""
+    ends = list(accumulate(len(k.buffers) for k in parts(kernel)))
+    return tuple(
+        (k, slice(end - len(k.buffers), end)) for k, end in zip(parts(kernel), ends, strict=True)
+    )
 
 
 def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:

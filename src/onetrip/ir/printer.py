@@ -18,7 +18,7 @@ from typing import Any
 from ..base.sym import Dim, Size, Sym, Var, atoms
 from .expr import Contract, Expr, Fold, Prefix, Reduced, Scanned, dims_of
 from .graph import Graph, Node, Scalar, Value
-from .kernel import Assign, Carry, Kernel, Let, Loop, Scratch, Stmt
+from .kernel import Assign, Carry, Kernel, Let, Loop, Scratch, Stmt, parts
 from .listing import Listing, Writer, attr_text, name_text, plain_dim, type_text, value_text
 from .nest import AxisKind, Buffer, Nest, Store
 from .program import Alias, Alloc, Bind, Call, Free, Launch, Program, Step, Update
@@ -276,7 +276,8 @@ def _program(out: Listing, p: Program, comments: bool) -> None:
     out.add(f"return {', '.join(outputs)}".rstrip(), p.outputs)
     out.depth = 0
     out.add("}")
-    for kernel in dict.fromkeys(s.kernel for s in p.steps if isinstance(s, Launch)):
+    launched = (k for s in p.steps if isinstance(s, Launch) for k in parts(s.kernel))
+    for kernel in dict.fromkeys(launched):
         _kernel(out, kernel, comments)
 
 

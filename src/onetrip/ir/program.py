@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from ..base.sym import Dim, Size
 from .graph import Scalar, Value
-from .kernel import Kernel
+from .kernel import Launched
 from .types import TensorType
 
 
@@ -45,9 +45,9 @@ class Alias:
 
 @dataclass(frozen=True)
 class Launch:
-    """A generated kernel; `arguments` are value names in the order of kernel.buffers."""
+    """Generated kernels; `arguments` are value names in the order of kernel.buffers."""
 
-    kernel: Kernel
+    kernel: Launched
     arguments: tuple[str, ...]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from .faults import Invariant, check
 from .graph import Graph
-from .kernel import Kernel
+from .kernel import Kernel, parts
 from .nest import Nest
 from .printer import Printable, listing
 from .program import Launch, Program
@@ -38,5 +38,6 @@ def verify(ir: Printable, after: str = "") -> None:
     """
     check(ir, INVARIANTS[type(ir)], listing, after)
     if isinstance(ir, Program):
-        for kernel in dict.fromkeys(s.kernel for s in ir.steps if isinstance(s, Launch)):
+        launched = (k for s in ir.steps if isinstance(s, Launch) for k in parts(s.kernel))
+        for kernel in dict.fromkeys(launched):
             verify(kernel, after)

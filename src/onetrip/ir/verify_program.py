@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from .faults import Fault, Invariant
 from .graph import Value
+from .kernel import Packed, spans
 from .nest import Access
 from .program import Alias, Alloc, Bind, Call, Free, Launch, Program, Step, Update
 from .types import TensorType
@@ -146,6 +147,24 @@ def _in_place(p: Program, name: str, x: _Life, y: _Life, step: int) -> bool:
     return same and first == step and isinstance(p.steps[step], Launch)
 
 
+def _side_by_side(p: Program) -> Iterator[Fault]:
+    """Kernels of one launch run in no order: none may touch what another writes."""
+    lives = _lives(p)
+    for step in p.steps:
+        if not (isinstance(step, Launch) and isinstance(step.kernel, Packed)):
+            continue
+        uses = [
+            (part, step.arguments[n], step.kernel.buffers[n].access is not Access.READ)
+            for part, (_, span) in enumerate(spans(step.kernel))
+            for n in range(span.start, span.stop)
+        ]
+        for part, name, _ in (use for use in uses if use[2]):
+            for other in (u for k, u, _ in uses if k != part):
+                x, y = lives[name], lives[other]
+                if x.root == y.root or _overlap(x, y):
+                    yield Fault(step, f"{name} written by one kernel alone", f"{other} in another")
+
+
 def _last_uses(p: Program, lives: dict[str, _Life]) -> dict[str, int]:
     """The last step at which the memory of each value is used, through whatever alias."""
     last = {life.root: life.born for life in lives.values()}
@@ -178,4 +197,5 @@ PROGRAM: tuple[Invariant[Program], ...] = (
     Invariant("arguments of a launch have the types of the kernel's buffers", _arguments),
     Invariant("an input changes by an update, or by a launch after its last use", _inputs),
     Invariant("memory of values that live together does not overlap", _arena),
+    Invariant("kernels of one launch do not touch what another of them writes", _side_by_side),
 )

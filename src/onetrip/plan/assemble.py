@@ -18,12 +18,13 @@ from .evaluate import Evaluator, Priced
 from .in_place import written_in_place
 from .index import Index
 from .legality import Legality
-from .lifetime import live_ranges
-from .memory import plan_memory
-from .plan import Boundary, GraphPlan, Group
+from .lifetime import Targets, live_ranges
+from .memory import MemoryPlan, plan_memory
+from .plan import Boundary, GraphPlan, Group, Together
 from .pool import Part, Pool, topological
 from .reasons import reason
 from .recompute import Recomputed, recomputed
+from .together import alive_throughout, together
 from .totals import Bound, totals
 
 MOST_WORDS = 4
@@ -50,8 +51,9 @@ def assemble(
     costs = {p.key: g for p, g in zip(parts, groups, strict=True)}
     stored = _boundaries(pool, legality, search, parts, costs)
     targets = written_in_place(index, groups)
-    memory = plan_memory(live_ranges(index, groups, targets), evaluator.hints)
-    sums = replace(totals(index, evaluator, groups, search, bound), peak_bytes=memory.peak_bytes)
+    memory, shared = _launched(index, evaluator, legality, search, parts, groups, targets)
+    sums = totals(index, evaluator, groups, search, bound, shared)
+    sums = replace(sums, peak_bytes=memory.peak_bytes)
     return GraphPlan(
         index.graph,
         evaluator.target.name,
@@ -62,7 +64,34 @@ def assemble(
         memory,
         sums,
         refusals,
+        together=shared,
     )
+
+
+def _launched(
+    index: Index,
+    evaluator: Evaluator,
+    legality: Legality,
+    search: str,
+    parts: Sequence[Part],
+    groups: Sequence[Group],
+    targets: Targets,
+) -> tuple[MemoryPlan, tuple[Together, ...]]:
+    """Where every value lies, and which groups are launched as one if that needs no more memory."""
+    ranges = live_ranges(index, groups, targets)
+    memory = plan_memory(ranges, evaluator.hints)
+    if search == "eager":
+        return memory, ()
+    atoms = {g.name: p.atoms for g, p in zip(groups, parts, strict=True)}
+
+    def apart(some: Sequence[Group]) -> bool:
+        return legality.is_cut([a for g in some for a in atoms[g.name]])
+
+    shared = together(index, groups, ranges, targets, evaluator.target, apart)
+    if not shared:
+        return memory, ()
+    longer = plan_memory(alive_throughout(ranges, groups, shared), evaluator.hints)
+    return (memory, ()) if longer.peak_bytes > memory.peak_bytes else (longer, shared)
 
 
 def execution_order(pool: Pool) -> list[Part]:

@@ -27,6 +27,13 @@ SPILL_SHARE = 16.0
 legal and has its price."""
 
 
+COUNTED = {
+    "size": ("size of one kernel", "expressions"),
+    "held-rows": ("elements of a row on chip", "elements"),
+}
+"""What `Unfusable.count` counts, by code."""
+
+
 @dataclass(frozen=True)
 class Fused:
     """Groups that may be one."""
@@ -84,7 +91,7 @@ class Legality:
 
         That no path leaves the group and comes back is the caller's to know.
         """
-        if len(atoms) > MOST_MEMBERS or self._is_cut(atoms) or parting(atoms, self.divided):
+        if len(atoms) > MOST_MEMBERS or self.is_cut(atoms) or parting(atoms, self.divided):
             return None
         priced = self.evaluator.price(atoms, stored)
         if isinstance(priced, Unfusable):
@@ -92,7 +99,7 @@ class Legality:
         refused = None if priced.need is None or len(atoms) == 1 else self._limits(priced.need)
         return priced if refused is None else None
 
-    def _is_cut(self, atoms: Sequence[int]) -> bool:
+    def is_cut(self, atoms: Sequence[int]) -> bool:
         """Whether the user wants two of the atoms apart."""
         if not self._cut_names:
             return False
@@ -234,7 +241,8 @@ def _sized(refused: Unfusable) -> tuple[Evidence, ...]:
     if refused.count is None:
         return ()
     found, most = refused.count
-    return (Evidence("size of one kernel", found, "expressions", most),)
+    limit, unit = COUNTED[refused.code]
+    return (Evidence(limit, found, unit, most),)
 
 
 def _extern_code(node: Node) -> str:

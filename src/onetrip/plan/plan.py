@@ -189,14 +189,27 @@ class Choice:
 
 
 @dataclass(frozen=True)
+class Together:
+    """Groups that are launched as one kernel, and the microseconds of launches that this saves.
+
+    They stand next to each other in the order of execution, and none needs another.
+    """
+
+    groups: tuple[str, ...]
+    saved_us: float
+
+
+@dataclass(frozen=True)
 class Totals:
     """Figures of one call of the graph.
 
     Attributes:
-        kernels: launches, library calls counted; views are free, and drawing a seed is no kernel.
+        kernels: launches, library calls counted; views are free, drawing a seed is no kernel, and
+            groups launched together are one.
         traffic_bytes: bytes read and written in device memory.
         peak_bytes: most bytes of intermediates and outputs alive at once.
-        bound_us: no plan of this vocabulary is faster: see totals.py.
+        bound_us: no plan of this vocabulary is faster: see totals.py. Where groups are launched
+            together it is a floor, since other groups could be as well.
         eligible_bytes: of eager's calls outside contractions, convolutions and attention.
         generated_bytes: of those of them that generated kernels take over: see share.py.
     """
@@ -225,6 +238,7 @@ class GraphPlan:
         views: the values that are aliases of others; they cost nothing.
         refusals: what the user asked for and cannot have.
         alternatives: second ways to compute parts of the graph as captured, taken or not.
+        together: the launches that several groups share, in order.
     """
 
     graph: Graph
@@ -237,6 +251,7 @@ class GraphPlan:
     totals: Totals
     refusals: tuple[Refusal, ...] = ()
     alternatives: tuple[Choice, ...] = ()
+    together: tuple[Together, ...] = ()
 
     @cached_property
     def by_name(self) -> dict[str, Group]:

@@ -10,14 +10,15 @@ Must not know how kernels are made: a schedule says which, on which values, with
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Protocol
 
 from ..base.errors import VerifyError
 from ..cost.sizes import NO_HINTS, Hints
 from ..ir.graph import Graph, Node, Ref, Scalar, Value
-from ..ir.kernel import Kernel
+from ..ir.kernel import Kernel, Packed
 from ..ir.nest import Buffer
 from ..ir.program import Alias, Alloc, Bind, Call, Free, Launch, Program, Step, Update
 from ..ops.opaque import in_place_variant, out_variant
@@ -101,11 +102,16 @@ def build_program(
     types = {v.name: v for v in graph.values()}
     out = _Steps({v.value.name: v for v in plan.views})
     out.steps += [Bind(size, source, dim) for size, source, dim in graph.sizes]
+    shared = {name: one.groups for one in plan.together for name in one.groups}
+    waiting: list[Sequence[Launch]] = []
     for k, group in enumerate(plan.groups):
         if group.call is not None:
             _library(out, group.call, memory, types)
         else:
-            _generated(out, group, kernels[group.name], memory, types)
+            waiting.append(_generated(out, group, kernels[group.name], memory, types))
+        if group.name == shared.get(group.name, (group.name,))[-1]:
+            out.steps += _side_by_side(waiting)
+            waiting = []
         out.past += dies.get(k, ())
     out.free()
     results = _results(out, graph)
@@ -156,7 +162,8 @@ def _generated(
     scheduled: Scheduled,
     memory: MemoryPlan,
     types: Mapping[str, Value],
-) -> None:
+) -> list[Launch]:
+    """The launches of a group, whose memory is there."""
     launched = [(k, scheduled.arguments(k, group.name)) for k in scheduled.kernels]
     for name in group.stored:
         target = memory.inside(name)
@@ -167,7 +174,19 @@ def _generated(
     for b in scheduled.scratch:
         name = _scratch_name(group, b)
         out.steps.append(Alloc(Value(name, b.type), memory.offset(name)))
-    out.steps += [Launch(kernel, given) for kernel, given in launched]
+    return [Launch(kernel, given) for kernel, given in launched]
+
+
+def _side_by_side(groups: Sequence[Sequence[Launch]]) -> Iterator[Launch]:
+    """The first kernels of all groups as one launch, then the second ones, ..."""
+    for stage in zip_longest(*groups):
+        launches = [x for x in stage if x is not None]
+        kernels = tuple(x.kernel for x in launches if isinstance(x.kernel, Kernel))
+        if len(launches) == 1:
+            yield launches[0]
+        else:
+            name = f"{kernels[0].name}_and_{len(kernels) - 1}_more"
+            yield Launch(Packed(name, kernels), tuple(a for x in launches for a in x.arguments))
 
 
 # ------------------------------------------------------------------ memory

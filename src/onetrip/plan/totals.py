@@ -16,7 +16,7 @@ from ..cost.roofline import Cost, call_dtype, matrix_peak
 from ..passes.close import Unfusable
 from .evaluate import Evaluator
 from .index import Atom, Index
-from .plan import Group, Totals
+from .plan import Group, Together, Totals
 from .share import OWN_DRAW, eager_bytes
 
 
@@ -34,17 +34,19 @@ def totals(
     groups: Sequence[Group],
     search: str,
     bound: Bound | None = None,
+    shared: Sequence[Together] = (),
 ) -> Totals:
     """The figures of a plan; peak_bytes is filled in by the memory plan."""
-    bound = bound or Bound(floor_us(index, evaluator), "floor")
+    if bound is None or shared:
+        bound = Bound(floor_us(index, evaluator), "floor")
     launched = [g for g in groups if not is_draw(g)]
     costs = [(g.cost, g) for g in groups]
     if search == "eager":
         costs = list(_eager_calls(index, launched))
     share = eager_bytes(index, evaluator.value_bytes)
-    us = sum(c.us for c, _ in costs)
+    us = sum(c.us for c, _ in costs) - sum(one.saved_us for one in shared)
     return Totals(
-        sum(not is_draw(g) for _, g in costs),
+        sum(not is_draw(g) for _, g in costs) - sum(len(one.groups) - 1 for one in shared),
         sum(c.bytes for c, _ in costs),
         0,
         us,

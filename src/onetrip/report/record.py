@@ -51,6 +51,7 @@ def graph_record(
         lines=tuple(lines),
         refused=_refused(plan.refusals, lines, keys),
         alternatives=tuple(_alternative(c, keys) for c in plan.alternatives),
+        together=tuple(schema.Together(t.groups, t.saved_us) for t in plan.together),
     )
 
 

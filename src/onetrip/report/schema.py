@@ -212,6 +212,13 @@ class Alternative(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     measured: Measured | None = None
 
 
+class Together(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Names of groups that are launched as one kernel, and the time that this saves."""
+
+    groups: tuple[str, ...]
+    saved_us: Microseconds
+
+
 class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One graph of a model.
 
@@ -228,6 +235,7 @@ class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         arena_bytes: reserved for intermediates; a formula where sizes are symbolic.
         lines: what user and model ask for; `refused` is what of the model's cannot be had.
         alternatives: second ways to compute some of its calls, taken or not.
+        together: the launches that several groups share, in order.
     """
 
     name: str
@@ -249,6 +257,7 @@ class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lines: tuple[Line, ...] = ()
     refused: tuple[Refused, ...] = ()
     alternatives: tuple[Alternative, ...] = ()
+    together: tuple[Together, ...] = ()
 
 
 class Totals(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -255,6 +255,22 @@ def as_one_kernel(boundary: Boundary) -> str:
     return f"{bytes_text(fused.bytes)}, {us_text(fused.us)}{registers}"
 
 
+# ------------------------------------------------------------------ shared launches
+
+
+def together_notes(graph: Graph) -> Notes:
+    """The launches that several groups share."""
+    items = tuple(
+        Item(
+            f"{counted(len(one.groups), 'group')} as one kernel: {us_text(one.saved_us)} less",
+            (f"{one.groups[0]} to {one.groups[-1]}",),
+        )
+        for one in graph.together[:MOST_LINES]
+    )
+    below = _more(graph.together, "kernel", "plan.graphs[...].together")
+    return Notes(f"{graph.name}: groups launched side by side", items, below)
+
+
 # ------------------------------------------------------------------ alternatives
 
 
@@ -326,6 +342,8 @@ def blocks(document: Document, *, all_boundaries: bool = False) -> list[Block]:
             found.append(boundaries_notes(graph, most))
         if graph.groups:
             found.append(groups_grid(graph))
+        if graph.together:
+            found.append(together_notes(graph))
         if graph.alternatives:
             found.append(alternatives_notes(graph))
         found.extend(wishes_notes(graph))

@@ -66,7 +66,7 @@ class TritonModule(Protocol):
 
     @property
     def constants(self) -> tuple[str, ...]:
-        """Compile-time arguments that take the index type."""
+        """Compile-time arguments: INDEX is an index type, ALIGNED whether all addresses are."""
         ...
 
     @property
@@ -169,9 +169,15 @@ def source_of(
         signature[name] = ("i64" if wide else "i32") if kind == "index" else kind
         if divisible[position]:
             attributes[(position,)] = [["tt.divisibility", ALIGNED]]
-    constants = dict.fromkeys(module.constants, tl.int64 if wide else tl.int32)
+    constants = constants_of(module, aligned=aligned, wide=wide)
     signature.update(dict.fromkeys(constants, "constexpr"))
     return triton.compiler.ASTSource(function, signature, constants, attributes)
+
+
+def constants_of(module: TritonModule, *, aligned: bool, wide: bool) -> dict[str, Any]:
+    """The compile-time arguments of a variant."""
+    known = {"INDEX": tl.int64 if wide else tl.int32, "ALIGNED": aligned}
+    return {name: known[name] for name in module.constants}
 
 
 def needs_wide(module: TritonModule, sizes: Mapping[Sym, int]) -> bool:
@@ -228,7 +234,7 @@ class TritonLaunch:
         if at.programs <= 0:
             return
         if self._interpreted:
-            constants = dict.fromkeys(self.module.constants, tl.int32)
+            constants = constants_of(self.module, aligned=False, wide=False)
             self._function[(at.programs,)](*buffers, *sizes, **constants)
             return
         import torch
@@ -269,7 +275,7 @@ class TritonLaunch:
         kernel = self._variants.get(key)
         if kernel is None:
             kernel = self._variants[key] = self._compile(aligned, whole, wide)
-        constants = [tl.int64 if wide else tl.int32] * len(self.module.constants)
+        constants = constants_of(self.module, aligned=aligned, wide=wide).values()
         entry = (kernel.run, kernel.function, kernel.packed_metadata, constants)
         self._entries[key] = entry
         return entry
