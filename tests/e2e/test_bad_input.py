@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +216,30 @@ def test_integers_wrap_around_as_eagers_do(name: str) -> None:
         return x * x + x, x.sum(), x << 3, x.abs(), -x, x.prod(), x // 2
 
     assert all(map(torch.equal, compiled(fn)(x), fn(x)))
+
+
+EXTREMES: dict[str, Callable[[Tensor], Any]] = {
+    "max": lambda x: x.max() * 2,
+    "min": lambda x: x.min() * 2,
+    "max of a dimension": lambda x: x.max(0),
+    "min of a dimension": lambda x: x.min(0),
+}
+
+
+@pytest.mark.parametrize("name", EXTREMES)
+def test_no_elements_have_no_extreme(name: str) -> None:
+    x = torch.empty(0, 3)
+    with pytest.raises((IndexError, RuntimeError)) as eager:
+        EXTREMES[name](x)
+    with pytest.raises(eager.type):
+        compiled(EXTREMES[name], strict=False)(x)
+
+
+def test_no_elements_have_eager_s_sums() -> None:
+    check(
+        lambda x: (x.sum(), x.mean(0), x.prod(), x.logsumexp(0), x.max(1)[0], x.norm(), x.all()),
+        torch.empty(0, 3),
+    )
 
 
 def test_wrong_shapes_raise_and_right_ones_still_run() -> None:

@@ -83,6 +83,31 @@ def test_a_dimension_of_size_one_has_one_index(wrong: int) -> None:
         ours(x, torch.tensor([0, wrong]))
 
 
+EMPTY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "embedding": lambda x, i: embedding(i, x * 2),
+    "index": lambda x, i: x[i] * 2,
+    "index_select": lambda x, i: x.index_select(0, i) + 1,
+    "gather": lambda x, i: x.gather(0, i[:, None].expand(-1, 3)).exp(),
+    "take": lambda x, i: x.take(i) * 2,
+    "index of a repeated row": lambda x, i: torch.ones(1, 3).expand(x.shape[0], 3)[i] * 2,
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+@pytest.mark.parametrize("unbacked", [False, True])
+def test_no_row_has_an_index(name: str, unbacked: bool) -> None:
+    """A table of no elements has no address that may be read."""
+    call, x = EMPTY[name], torch.empty(0, 3)
+    ours = compiled(call)
+    if unbacked:
+        torch._dynamo.decorators.mark_unbacked(x, 0)
+    with pytest.raises((IndexError, RuntimeError)) as eager:
+        call(x, torch.tensor([0]))
+    with pytest.raises(eager.type):
+        ours(x, torch.tensor([0]))
+    assert torch.equal(ours(x, torch.tensor([]).long()), call(x, torch.tensor([]).long()))
+
+
 GUARDED: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], list[int], list[int]]] = {
     "an index that is wrong where nothing is read": (
         lambda x, i: pad(embedding(i - 1, x), (0, 0, 2, 1)), [1, 5], [0, 5],

@@ -13,11 +13,12 @@ import numpy as np
 
 from ..base.dtype import i32, i64
 from ..base.errors import Unsupported
-from ..base.sym import Dim
-from ..ir.expr import Expr, cast, indirect
+from ..base.sym import Dim, add, is_nonnegative
+from ..ir.expr import Expr, both, cast, indirect, payloads
 from ..ir.graph import Node
 from ..ir.types import TensorType
 from . import arith as m
+from .joining import guarded
 from .movement import load
 from .rows import default_form, form, sample
 from .rules import broadcast, check_compiled, normal_dim
@@ -41,6 +42,15 @@ def _position(node: Node, number: int, at: Shape, size: Dim, wraps: bool) -> Dim
     return indirect(value, size)
 
 
+def _element(node: Node, at: Shape) -> Expr:
+    """Operand 0 at an index; where a dimension that is indexed has no elements, none is read."""
+    guard: Expr | None = None
+    for place, size in zip(at, node.values[0].type.shape, strict=True):
+        if payloads(place) and not is_nonnegative(add(size, -1)):
+            guard = both(guard, m.gt(m.place(size), 0))
+    return guarded(load(node, 0, at), guard)
+
+
 def _embedding_type(operands: tuple[Any, ...], at: Attrs) -> Types:
     weight, index = operands
     _checked(operands, index)
@@ -50,7 +60,7 @@ def _embedding_type(operands: tuple[Any, ...], at: Attrs) -> Types:
 def _embedding_read(out: Shape, node: Node) -> Expr:
     rows = node.values[0].type.shape[0]
     index = _aligned(out[:-1], node.values[1].type.shape)
-    return load(node, 0, (_position(node, 1, index, rows, False), out[-1]))
+    return _element(node, (_position(node, 1, index, rows, False), out[-1]))
 
 
 def _aligned(own: Shape, shape: Shape) -> Shape:
@@ -75,7 +85,7 @@ def _index_select_read(out: Shape, node: Node) -> Expr:
     k = normal_dim(node.attr["dim"], x.rank)
     at = (out[k],) if index.rank else ()
     position = _position(node, 1, at, x.shape[k], False)
-    return load(node, 0, (*out[:k], position, *out[k + 1 :]))
+    return _element(node, (*out[:k], position, *out[k + 1 :]))
 
 
 def _gather_type(operands: tuple[Any, ...], at: Attrs) -> Types:
@@ -90,7 +100,7 @@ def _gather_read(out: Shape, node: Node) -> Expr:
         return load(node, 0, ())
     k = normal_dim(node.attr["dim"], x.rank)
     position = _position(node, 1, out, x.shape[k], False)
-    return load(node, 0, (*out[:k], position, *out[k + 1 :]))
+    return _element(node, (*out[:k], position, *out[k + 1 :]))
 
 
 def _indexed(operands: tuple[Any, ...], at: Attrs) -> tuple[tuple[int, ...], int, Shape]:
@@ -126,7 +136,7 @@ def _index_read(out: Shape, node: Node) -> Expr:
         else next(rest)
         for k, size in enumerate(x.shape)
     )
-    return load(node, 0, index)
+    return _element(node, index)
 
 
 def _np_index(x: Any, *rest: Any) -> Any:
@@ -145,7 +155,7 @@ def _take_read(out: Shape, node: Node) -> Expr:
     """The element at a row-major position, which counts from the end where it is negative."""
     x = node.values[0].type
     place = _position(node, 1, out, x.numel, True)
-    return load(node, 0, reshape_index((place,), x.shape, (x.numel,)))
+    return _element(node, reshape_index((place,), x.shape, (x.numel,)))
 
 
 def _np_gather(x: Any, index: Any, at: Attrs) -> Any:

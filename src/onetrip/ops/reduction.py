@@ -42,6 +42,14 @@ def dims_of(node: Node) -> tuple[int, ...]:
     return normal_dims(node.attr.get("dim"), node.values[0].type.rank)
 
 
+def of_some(operands: tuple[Arg, ...], at: Attrs) -> DType:
+    """The dtype of operand 0; where `of_some` says so, eager refuses to reduce no elements."""
+    x = operands[0]
+    if at.get("of_some") and any(x.shape[k] == 0 for k in normal_dims(at.get("dim"), x.rank)):
+        raise Unsupported("no elements have no extreme: eager raises")
+    return first(operands, at)
+
+
 def _accumulator(node: Node) -> DType:
     """The operation precision of the output's dtype."""
     return node.output.type.dtype.compute
@@ -236,12 +244,12 @@ OPS: tuple[Op, ...] = (
           summed, _summing("prod"), along(np.prod), (sample(("f32", (7,))), *ONE_DIM),
           ("ReduceProd",)),
     _fold("amax", (form("amax.default", ("self",), ("dim", "keepdim")),
-                   form("max.default")),
-          first, Reduce("max", dims_of, _itself, _state()), along(np.max),
+                   form("max.default", of_some=True)),
+          of_some, Reduce("max", dims_of, _itself, _state()), along(np.max),
           DIMS + WHOLE, ("ReduceMax",)),
     _fold("amin", (form("amin.default", ("self",), ("dim", "keepdim")),
-                   form("min.default")),
-          first, Reduce("min", dims_of, _itself, _state()), along(np.min),
+                   form("min.default", of_some=True)),
+          of_some, Reduce("min", dims_of, _itself, _state()), along(np.min),
           DIMS + WHOLE, ("ReduceMin",)),
     _fold("argmax", (form("argmax.default", ("self",), ("dim", "keepdim")),), index_dtype,
           Reduce("argmax", dims_of, _placed, _state(1)), _np_position(np.argmax), POSITIONS,

@@ -29,7 +29,7 @@ from .composite import (
     wide,
 )  # fmt: skip
 from .normalization import moments
-from .reduction import along, running_extreme
+from .reduction import along, of_some, running_extreme
 from .rows import default_form, form, sample
 from .rules import (
     Arg,
@@ -187,7 +187,7 @@ def _logsumexp(build: Builder, node: Node) -> Outputs:
 
 
 def _extreme_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
-    return reduction(first)(operands, at) + reduction(index_dtype)(operands, at)
+    return reduction(of_some)(operands, at) + reduction(index_dtype)(operands, at)
 
 
 def _extreme(name: str) -> Callable[[Builder, Node], Outputs]:
@@ -213,7 +213,8 @@ def _np_extreme(name: str) -> Callable[..., Any]:
 
 def _extreme_op(name: str) -> Op:
     return composite(
-        f"{name}_dim", (form(f"{name}.dim", ("self",), ("dim", "keepdim")),), _extreme_type,
+        f"{name}_dim", (form(f"{name}.dim", ("self",), ("dim", "keepdim"), of_some=True),),
+        _extreme_type,
         _extreme(name), _np_extreme(name),
         (sample(("f32", (3, 5)), dim=1), sample(("i64", (3, 5)), dim=0, keepdim=True),
          sample(("bf16", (4, 3)), dim=-1)),
