@@ -317,11 +317,14 @@ class _Builder:
         for reduction in rows:
             folded = tuple(map(place, self._fold_held(reduction)))
             self.done[reduction] = self._known(body, reduction, folded)
+        kept: dict[object, list[Local]] = {}
         for reduction in one.reductions:
-            carries = self._carries(out, reduction, one)
-            new = self._joined(reduction, carries, place, inside)
-            body.append(Assign(tuple(c.name for c in carries), new))
-            finish.append((reduction, carries))
+            same = (reduction.monoid, reduction.lift, self._over_carry(reduction))
+            if same not in kept:
+                kept[same] = carries = self._carries(out, reduction, one)
+                new = self._joined(reduction, carries, place, inside)
+                body.append(Assign(tuple(c.name for c in carries), new))
+            finish.append((reduction, kept[same]))
         body = body + self._stores(one.stores, place, inside)
         for a in reversed(one.axes):
             loop_axis = self.step.get(a, a)
