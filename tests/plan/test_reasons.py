@@ -55,9 +55,16 @@ def path_through_a_product() -> Graph:
     return d.graph(d("y", "add", a, d("h", "mm", a, d.input("w", 64, 64))))
 
 
-def rows_and_columns() -> Graph:
+def rows_and_total() -> Graph:
     d = Draft()
     x = d.input("x", 512, 256)
+    total = d("total", "sum", x, dim=(0, 1), keepdim=True)
+    return d.graph(d("rows", "amax", d("s", "mul", x, total), dim=(1,), keepdim=False))
+
+
+def rows_and_columns() -> Graph:
+    d = Draft()
+    x = d.input("x", 512, 20000)
     row = d("row", "sum", x, dim=(1,), keepdim=True)
     return d.graph(d("col", "sum", d("s", "add", x, row), dim=(0,), keepdim=False))
 
@@ -95,6 +102,7 @@ ZOO: dict[str, Callable[[], Graph]] = {
         chain,
         product,
         path_through_a_product,
+        rows_and_total,
         rows_and_columns,
         own_call,
         sorted_rows,
@@ -146,7 +154,8 @@ def only(plan: GraphPlan) -> str:
 def test_reasons_of_the_zoo() -> None:
     wanted = {
         "product": "compute-bound-anchor",
-        "rows_and_columns": "iteration-space",
+        "rows_and_total": "iteration-space",
+        "rows_and_columns": "held-rows",
         "own_call": "extern",
         "sorted_rows": "opaque-call",
     }

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from onetrip.base.dtype import bf16, f32
 from onetrip.base.sym import Size
+from onetrip.cost.mixed import HELD_ROW
 from onetrip.cost.occupancy import Assembled, Resources
 from onetrip.ir.graph import Graph, Value
 from onetrip.ir.nest import Nest
@@ -129,11 +130,40 @@ def test_an_extern_gives_its_reason() -> None:
 def test_reductions_over_different_axes_say_what_does_not_fit() -> None:
     d = Draft()
     x = d.input("x", 512, 256)
-    row = d("row", "sum", x, dim=(1,), keepdim=True)
-    column = d("col", "sum", d("s", "add", x, row), dim=(0,), keepdim=False)
-    plan = planned(d.graph(column))
+    total = d("total", "sum", x, dim=(0, 1), keepdim=True)
+    rows = d("rows", "amax", d("s", "mul", x, total), dim=(1,), keepdim=False)
+    plan = planned(d.graph(rows))
     assert "iteration-space" in codes(plan)
     assert plan.kernels == 2
+
+
+def column_of_centered_rows(width: int) -> Graph:
+    d = Draft()
+    x = d.input("x", 512, width)
+    row = d("row", "sum", x, dim=(1,), keepdim=True)
+    return d.graph(d("col", "sum", d("s", "add", x, row), dim=(0,), keepdim=False))
+
+
+def test_rows_and_columns_are_one_kernel_that_reads_once() -> None:
+    plan = planned(column_of_centered_rows(256))
+    assert plan.kernels == 1
+    assert plan.groups[0].cost.reads == (("x", 512 * 256 * 4),)
+
+
+def test_rows_and_columns_of_rows_too_long_to_be_held_say_how_long_they_are() -> None:
+    plan = planned(column_of_centered_rows(20000))
+    assert plan.kernels == 2
+    (boundary,) = plan.boundaries
+    assert (boundary.code, boundary.cls) == ("held-rows", "over-limit")
+    (evidence,) = boundary.evidence
+    assert (evidence.value, evidence.bound, evidence.unit) == (32768, HELD_ROW, "elements")
+
+
+def test_a_cpu_reduces_rows_and_columns_apart() -> None:
+    primitive, nests = lowered(column_of_centered_rows(256))
+    plan = plan_graph(primitive, nests, CPU)
+    assert plan.kernels == 2
+    assert codes(plan) == {"iteration-space"}
 
 
 def test_the_reasons_of_equal_regions_name_their_own_nodes() -> None:
@@ -143,7 +173,7 @@ def test_the_reasons_of_equal_regions_name_their_own_nodes() -> None:
         d(f"row{k}", "sum", x, dim=(1,), keepdim=False)
         d(f"col{k}", "sum", x, dim=(0,), keepdim=False)
     primitive, nests = lowered(d.graph(*(n.output for n in d.nodes)))
-    evaluator = Evaluator(index_graph(primitive, nests), H200, {})
+    evaluator = Evaluator(index_graph(primitive, nests), CPU, {})
     pairs = [(f"row{k}", f"col{k}") for k in range(2)]
     one, two = (evaluator.price((2 * k, 2 * k + 1), pair) for k, pair in enumerate(pairs))
     assert isinstance(one, Unfusable) and isinstance(two, Unfusable)
@@ -156,7 +186,7 @@ def test_the_reasons_of_equal_regions_name_their_own_nodes() -> None:
 def test_a_cheap_producer_is_recomputed_when_that_moves_fewer_bytes() -> None:
     """t is read by a row and a column reduction, which cannot share a kernel."""
     d = Draft()
-    x = d.input("x", 4096, 4096)
+    x = d.input("x", 4096, 32768)
     t = d("t", "exp", x)
     rows = d("rows", "sum", t, dim=(1,), keepdim=False)
     cols = d("cols", "amax", t, dim=(0,), keepdim=False)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ..base.sym import Var, add, mul
-from ..cost.mixed import AHEAD, Tiled, cover
+from ..cost.mixed import Tiled, cover
 from ..ir.expr import Expr, Load, Reduced, Reduction, Rewriter
 from ..ir.nest import Axis, Buffer, Nest, Store
 from .gpu_build import Tiling
@@ -41,7 +41,7 @@ def tiling_of(nest: Nest, tiled: Tiled, walked: tuple[Var, ...]) -> Tiling:
             lanes[a] = cover(a.extent)
     if walked[-1].extent != 1:
         lanes[walked[-1]] = tiled.rows
-    return Tiling(lanes, tiled.warps, "mixed", stages=AHEAD)
+    return Tiling(lanes, tiled.warps, "mixed", stages=tiled.stages)
 
 
 def in_parts(

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from ..base.sym import product
 from ..ir.nest import Nest
 from ..target import Target
+from .mixed import join_launches, mixed_of
 from .occupancy import Need
 from .sizes import Hints, number
 from .tiles import SQUARE, WALK, is_columns
@@ -73,6 +74,10 @@ def grid_of(
     if target.device == "cpu":
         cores = target.multiprocessors if moved >= SERIAL_BYTES else 1
         return Grid(cores, cores, 0, 1, min(1.0, cores / max(1, rows)))
+    mixed = mixed_of(nest, target, hints)
+    if mixed is not None:
+        launches = 1 + join_launches(mixed)
+        return _laid(rows * mixed.parts, mixed.waits, launches, rows, needs, target)
     tile = needs.threads * needs.elements
     inner = max((_extent(p, hints) for p in passes), default=1)
     if not passes or needs.persistent:

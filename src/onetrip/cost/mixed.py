@@ -33,7 +33,7 @@ RESIDENT = 16
 LEAST_STEPS = 4
 """Steps of a part, at least: its partial sums are one row, and it reads several."""
 AHEAD = 3
-"""Tiles in flight for each program: one in work, the others on their way."""
+"""Most tiles of a program on chip: one in work, the others on their way."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class Tiled:
         warps: of LANES threads.
         parts: programs for each point of the space.
         steps: tiles of a part, one after the other.
+        stages: tiles of a part on chip, that in work counted; staged: bytes of the others.
     """
 
     walk: Walk
@@ -53,11 +54,23 @@ class Tiled:
     warps: int
     parts: int
     steps: int
+    stages: int
+    staged: int
+
+    @property
+    def waits(self) -> int:
+        """Times that a part waits for what it loads: tiles on their way come together."""
+        return -(-self.steps // max(1, self.stages - 1))
+
+
+def is_walked(target: Target) -> bool:
+    """Whether the target's schedules compute such a nest in one walk."""
+    return target.device == "cuda"
 
 
 def mixed_of(nest: Nest, target: Target, hints: Hints = NO_HINTS) -> Tiled | None:
     """The walk of a nest of reductions over unlike axes; None for any other, or a row too long."""
-    if not is_mixed(nest):
+    if not is_walked(target) or not is_mixed(nest):
         return None
     tiled = [_tiled(w, nest, target, hints) for w in walks(nest)]
     fitting = [t for t in tiled if t.rows * t.lanes <= HELD_ROW]
@@ -78,9 +91,10 @@ def join_launches(tiled: Tiled) -> int:
     return len(dict.fromkeys(frozenset(s.axes) for s in tiled.walk.late))
 
 
-def partial_bytes(nest: Nest, tiled: Tiled, hints: Hints) -> int:
-    """Bytes of all partial results."""
-    if tiled.parts == 1:
+def partial_bytes(nest: Nest, target: Target, hints: Hints) -> int:
+    """Bytes of what the parts of a nest leave to be joined; 0 for a nest that is not mixed."""
+    tiled = mixed_of(nest, target, hints)
+    if tiled is None or tiled.parts == 1:
         return 0
     points = number(product([a.extent for a in nest.space]), hints) * tiled.parts
     return points * sum(_state_bytes(r, nest, hints) for r in tiled.walk.columns)
@@ -104,8 +118,17 @@ def _tiled(walk: Walk, nest: Nest, target: Target, hints: Hints) -> Tiled:
     warps = max(1, min(MOST_WARPS, rows * lanes // (EACH * 32)))
     points = number(product([a.extent for a in nest.space]), hints)
     parts = _parts(length, rows, warps, points, target)
-    steps = -(-number(length, hints) // (rows * parts))
-    return Tiled(walk, rows, lanes, warps, parts, max(1, steps))
+    steps = max(1, -(-number(length, hints) // (rows * parts)))
+    tile = rows * lanes * _streamed(nest, walk)
+    room = target.shared_per_multiprocessor // max(1, RESIDENT // warps)
+    stages = min(AHEAD, 1 + room // max(1, tile), steps)
+    return Tiled(walk, rows, lanes, warps, parts, steps, stages, tile * (stages - 1))
+
+
+def _streamed(nest: Nest, walk: Walk) -> int:
+    """Bytes that one element of a tile loads."""
+    loads = [e for e in nest.loads if set(walk.walked) & e.free and set(walk.held) & e.free]
+    return sum(e.dtype.itemsize for e in loads)
 
 
 def _parts(length: Dim, rows: int, warps: int, points: int, target: Target) -> int:

@@ -16,6 +16,7 @@ from typing import Literal, Protocol
 
 from ..ir.nest import Nest
 from ..target import Target
+from .mixed import mixed_of
 from .pressure import Pressure, live_words, pressure
 from .sizes import NO_HINTS, Hints
 from .tiles import SQUARE, Tile, tile_of
@@ -161,12 +162,13 @@ def estimate(nest: Nest, target: Target, hints: Hints = NO_HINTS) -> Need:
         return _vectors(nest, passes, target)
     tile = tile_of(nest, passes, target, hints)
     weights = WEIGHTS[target.vendor]
-    found = pressure(nest, passes, tile.held)
+    mixed = mixed_of(nest, target, hints)
+    found = pressure(nest, passes, tile.held, () if mixed is None else mixed.walk.columns)
     wanted = _registers(found, tile, weights)
     worst = _registers(found, tile, replace(weights, moved=1, branch=1))
     most = register_limit(target, tile.threads)
     registers = min(wanted, most)
-    shared = _shared(nest, passes, tile, target)
+    shared = _shared(nest, passes, tile, target) + (0 if mixed is None else mixed.staged)
     return Need(
         registers,
         4 * (wanted - registers),

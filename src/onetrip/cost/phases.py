@@ -71,18 +71,22 @@ def phases(
     held: bool,
     device: str,
     hints: Hints = NO_HINTS,
+    partials: int = 0,
 ) -> tuple[Phase, ...]:
     """The phases of a nest.
 
     Args:
         passes: `stages(nest)`.
         held: whether rows stay in registers between passes.
+        partials: bytes that parts of a walk write and another kernel joins, out of the cache.
     """
     rounds = grid.waves * grid.steps
     if held or len(passes) < 2:
         memory, cached = cache.cost(_pairs((*moved.reads, *moved.writes)), hints)
         computed = (*computed_once(nest.expressions, shares_of(nest)), *combined(nest))
-        return (Phase(memory, 0.0, cached, issued(computed, device, hints), rounds),)
+        walk = Phase(memory, 0.0, cached, issued(computed, device, hints), rounds)
+        join = Phase(partials, partials, partials, issued((), device, hints), 0)
+        return (walk, join) if partials else (walk,)
     return tuple(_walked(nest, passes, moved, grid, cache, device, hints))
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from ..base.dtype import DType
 from ..base.sym import Var
-from ..ir.expr import Apply, Cast, Const, Expr, Load, Position, children
+from ..ir.expr import Apply, Cast, Const, Expr, Load, Position, Reduction, children
 from ..ir.nest import Nest
 from .traffic import Stage, within_stage
 
@@ -45,12 +45,15 @@ class Pressure:
     branches: bool
 
 
-def pressure(nest: Nest, passes: Sequence[Stage], held: bool) -> Pressure:
+def pressure(
+    nest: Nest, passes: Sequence[Stage], held: bool, columns: Sequence[Reduction] = ()
+) -> Pressure:
     """The pressure of a nest.
 
     Args:
         passes: `stages(nest)`.
         held: whether whole rows stay in registers; else walked reductions need accumulators.
+        columns: the reductions over rows that need accumulators though each row is held.
     """
     inner = frozenset(a for p in passes for a in p.axes) if passes else None
     roots = [p.roots for p in passes] or [nest.roots]
@@ -60,7 +63,7 @@ def pressure(nest: Nest, passes: Sequence[Stage], held: bool) -> Pressure:
         + [s.value.dtype for s in nest.stores if s.value in own and (s.axes or inner is None)]
         for order, own in zip(orders, roots, strict=True)
     ]
-    walked = () if held else nest.reductions
+    walked = columns if held else nest.reductions
     return Pressure(
         max(sum(map(words, kinds)) for kinds in moved),
         max(sum(map(packed, kinds)) for kinds in moved),

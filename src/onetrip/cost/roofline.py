@@ -27,6 +27,7 @@ from ..ops.table import OPS
 from ..target import Target
 from .access import wastes
 from .grid import Grid, grid_of
+from .mixed import partial_bytes
 from .occupancy import Need
 from .phases import Cache, Phase, online, phases
 from .sizes import NO_HINTS, Hints, number
@@ -114,7 +115,15 @@ def kernel_cost(
     grid = grid_of(nest, passes, needs, number(moved.bytes, hints), target, hints)
     cache = Cache(target.l2_bytes, resident, wastes(nest, target.line_bytes))
     found = phases(
-        nest, passes, moved, grid, cache, held=needs.persistent, device=target.device, hints=hints
+        nest,
+        passes,
+        moved,
+        grid,
+        cache,
+        held=needs.persistent,
+        device=target.device,
+        hints=hints,
+        partials=partial_bytes(nest, target, hints),
     )
     times = [_times(p, grid, target) for p in found]
     corners = [_corner(p) for p in found]

@@ -3,6 +3,7 @@
     pointwise   a line of wide accesses for each thread
     row         the reduced axis is contiguous: held in registers up to HELD elements, else walked
     column      the reduced axis is strided: tiles [reduced x SQUARE]
+    mixed       rows and columns in one walk: whole rows are held (mixed.py)
 
 The figures below are the schedules' own. Must not know codegen: what it says of a nest is a guess
 at the choice that a schedule makes later.
@@ -18,6 +19,7 @@ from ..base.affine import coefficient
 from ..base.sym import Dim, Var, atoms, product
 from ..ir.nest import Nest
 from ..target import Target
+from .mixed import mixed_of
 from .sizes import Hints, number
 from .traffic import Stage
 
@@ -34,7 +36,7 @@ VECTOR = 16
 LANES = 32
 """Threads of a warp that schedules count with, whatever the chip has."""
 
-Family = Literal["pointwise", "row", "column"]
+Family = Literal["pointwise", "row", "column", "mixed"]
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,9 @@ def tile_of(nest: Nest, passes: Sequence[Stage], target: Target, hints: Hints) -
     points = number(product([a.extent for a in nest.space]), hints)
     if not passes:
         return _tile("pointwise", *_line(nest, points, target), target, False)
+    mixed = mixed_of(nest, target, hints)
+    if mixed is not None:
+        return _tile("mixed", mixed.rows * mixed.lanes, mixed.warps, target, True)
     inner = max(number(product(w), hints) for w in _walks(passes))
     if is_columns(nest, passes):
         budget, each = (WALK // 2, 8) if nest.scans else (WALK, 16)

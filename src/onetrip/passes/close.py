@@ -46,11 +46,11 @@ class Unfusable:
     """Why members cannot be one nest.
 
     Attributes:
-        code: `iteration-space`, `guarded-reduction`, `scatter` or `size`.
+        code: `iteration-space`, `guarded-reduction`, `scatter`, `size` or `held-rows`.
         detail: a sentence with the names and extents concerned.
         values: the values between which the group breaks.
         count: for `size`, how many expressions or places there are, or at least are, and the most
-            that there may be.
+            that there may be; for `held-rows`, the same of the elements of a row.
     """
 
     code: str

@@ -122,6 +122,11 @@ REASONS: dict[str, Reason] = {
         "one kernel would need {value} bytes of shared memory a block, the chip has {bound}",
         "reduce over fewer elements at a time",
     ),
+    "held-rows": Reason(
+        "over-limit",
+        "{producer} and {consumer} reduce over unlike axes; one walk would hold {detail}",
+        "reduce over fewer elements at a time, or over the same axes",
+    ),
     "peak-memory": Reason(
         "over-limit",
         "one kernel of {producer} and {consumer} would hold values alive beside others that eager "

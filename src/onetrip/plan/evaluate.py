@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from ..cost.mixed import HELD_ROW, is_walked, too_long
 from ..cost.occupancy import Need, Resources, need
 from ..cost.roofline import Cost, kernel_cost, library_cost
 from ..cost.sizes import Hints, number, smaller
@@ -97,13 +98,19 @@ class Evaluator:
 
     def _fuse(self, atoms: tuple[int, ...], stored: Names) -> Nest | Unfusable:
         self.fused += 1
-        return fuse(
+        made = fuse(
             self.index.members(atoms),
             self.index.nests,
             frozenset(stored),
             self._closing,
             bounded=len(atoms) > 1,
+            mixed=is_walked(self.target),
         )
+        long = None if isinstance(made, Unfusable) else too_long(made, self.target)
+        if long is None:
+            return made
+        detail = f"rows of {long} elements, at most {HELD_ROW}"
+        return Unfusable("held-rows", detail, count=(long, HELD_ROW))
 
     def library(self, atom: Atom) -> Priced:
         """The price of a library call: every operand read once, every output written once."""

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..ir.nest import Combine
+from ..base.sym import product
+from ..ir.nest import Combine, Nest
 from .index import Index
 from .pool import Part, Pool, bits, topological
 
@@ -37,6 +38,7 @@ class Unit:
         makes: values that something outside it reads, or that the graph needs.
         numel: elements of the largest of them.
         outer: elements of the results of its reductions; 0 when it has none.
+        reduced: elements that they read, where one walk can reduce rows and columns; else 0.
         alone: whether its kernel takes in nothing else.
     """
 
@@ -45,6 +47,7 @@ class Unit:
     makes: tuple[str, ...]
     numel: int
     outer: int
+    reduced: int
     alone: bool
 
 
@@ -105,10 +108,14 @@ def _transposed(rows: Sequence[int]) -> tuple[int, ...]:
 # ------------------------------------------------------------------ which parts belong together
 
 
-def find_regions(pool: Pool, link: Link, size: Bytes) -> list[Region]:
-    """The regions of the pool's generated, unpinned parts, in graph order."""
+def find_regions(pool: Pool, link: Link, size: Bytes, *, mixed: bool = False) -> list[Region]:
+    """The regions of the pool's generated, unpinned parts, in graph order.
+
+    Args:
+        mixed: whether one kernel may reduce the same elements over unlike axes.
+    """
     free = {p.key: p for p in pool.parts.values() if pool.is_generated(p) and not p.frozen}
-    units = {key: unit_of(pool, p) for key, p in free.items()}
+    units = {key: unit_of(pool, p, mixed) for key, p in free.items()}
     inlined = _inlined(pool, free, link)
     home = {key: key for key in free}
     for p, c in inlined:
@@ -165,13 +172,20 @@ def _siblings(
 
 
 def may_share(a: Unit, b: Unit) -> bool:
-    """A necessary test: reductions of one kernel leave equally many elements."""
-    return not (a.alone or b.alone) and (not a.outer or not b.outer or a.outer == b.outer)
+    """A necessary test: reductions of one kernel leave equally many elements, or read as many."""
+    if a.alone or b.alone:
+        return False
+    return not a.outer or not b.outer or a.outer == b.outer or 0 < a.reduced == b.reduced
 
 
 def may_store(stored: Unit, beside: Unit) -> bool:
-    """A necessary test: a stored value varies over all that a reduction beside it leaves."""
-    return not beside.outer or stored.numel % beside.outer == 0
+    """A necessary test: a stored value varies over all that a reduction beside it leaves.
+
+    Where one walk reduces over unlike axes, it varies over some of what that reduction reads.
+    """
+    if not beside.outer or stored.numel % beside.outer == 0:
+        return True
+    return beside.reduced != 0 and beside.reduced % stored.numel == 0
 
 
 def _may_be_results(a: Unit, b: Unit) -> bool:
@@ -226,8 +240,8 @@ def _least(pool: Pool, part: Part, known: set[str], size: Bytes) -> int:
 # ------------------------------------------------------------------ one region
 
 
-def unit_of(pool: Pool, part: Part) -> Unit:
-    """A part as a unit."""
+def unit_of(pool: Pool, part: Part, mixed: bool) -> Unit:
+    """A part as a unit; `mixed` as for `find_regions`."""
     index = pool.index
     inside = set(part.atoms)
     makes = [
@@ -250,8 +264,16 @@ def unit_of(pool: Pool, part: Part) -> Unit:
         tuple(v.name for v in makes),
         numel,
         0 if scans else outer,
+        0 if scans or not mixed else max((_reduced(n, index) for n in folded), default=0),
         alone,
     )
+
+
+def _reduced(nest: Nest, index: Index) -> int:
+    """Elements that the largest reduction of a nest of one store reads; 0 where unknown."""
+    outer = _numel(nest.stores[0].buffer, index)
+    inner = [product([a.extent for a in r.axes]) for r in nest.reductions]
+    return outer * max((n for n in inner if isinstance(n, int)), default=0)
 
 
 def _numel(name: str, index: Index) -> int:

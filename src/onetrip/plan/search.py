@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Literal
 
+from ..cost.mixed import is_walked
 from ..cost.occupancy import Resources
 from ..cost.sizes import NO_HINTS, Hints
 from ..ir.graph import Graph
@@ -168,7 +169,8 @@ class _Task:
             atoms = pool.union((producer, consumer))
             return self.evaluator.has_nest(atoms, pool.stores(consumer))
 
-        return find_regions(pool, link, self.evaluator.value_bytes)
+        mixed = is_walked(self.evaluator.target)
+        return find_regions(pool, link, self.evaluator.value_bytes, mixed=mixed)
 
     def form(self, region: Region) -> Hashable:
         """Equal for regions that differ in names only."""
