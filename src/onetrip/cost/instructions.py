@@ -44,7 +44,8 @@ GPU: dict[str, tuple[float, float]] = {
     "acosh": (45, 1), "atanh": (40, 1), "pow": (84, 2), "atan2": (40, 1), "hypot": (20, 1),
     "floor": (2, 0), "ceil": (2, 0), "trunc": (2, 0), "round": (2, 0), "floordiv": (60, 0),
     "truncdiv": (14, 1), "remainder": (55, 0), "fmod": (40, 0), "gcd": (500, 0),
-    "nextafter": (6, 0), "shl": (3, 0), "shr": (3, 0),
+    "nextafter": (6, 0), "shl": (3, 0), "shr": (3, 0), "chebyshev": (100, 0),
+    "hermite_h": (120, 0), "hermite_he": (100, 0), "laguerre": (200, 10), "legendre": (200, 10),
 }  # fmt: skip
 # The same in vector multiplications of the C++ prelude; there is no special-function unit.
 # Measured on one core with 512-bit vectors, chains of one and of three.
@@ -56,7 +57,8 @@ CPU: dict[str, tuple[float, float]] = {
     "acos": (68, 0), "atan": (100, 0), "sinh": (140, 0), "cosh": (120, 0), "asinh": (900, 0),
     "acosh": (700, 0), "atanh": (120, 0), "pow": (230, 0), "atan2": (120, 0), "hypot": (30, 0),
     "floordiv": (66, 0), "truncdiv": (30, 0), "remainder": (66, 0), "fmod": (60, 0),
-    "gcd": (500, 0), "nextafter": (8, 0),
+    "gcd": (500, 0), "nextafter": (8, 0), "chebyshev": (300, 0), "hermite_h": (400, 0),
+    "hermite_he": (300, 0), "laguerre": (900, 0), "legendre": (900, 0),
 }  # fmt: skip
 PRICES: dict[str, Mapping[str, tuple[float, float]]] = {"cuda": GPU, "cpu": CPU}
 ONE = (1.0, 0.0)

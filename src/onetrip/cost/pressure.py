@@ -23,7 +23,8 @@ from .traffic import Stage, within_stage
 
 BRANCHING = frozenset(
     {"lgamma", "pow", "floordiv", "remainder", "fmod", "nextafter", "sin", "cos", "tan", "acosh",
-     "asinh", "atan2", "sinh", "tanh", "log1p", "atanh", "erfinv", "gcd"}
+     "asinh", "atan2", "sinh", "tanh", "log1p", "atanh", "erfinv", "gcd", "chebyshev", "hermite_h",
+     "hermite_he", "laguerre", "legendre"}
 )  # fmt: skip
 """Operators whose code on a GPU branches, as the assembly of each alone shows."""
 LEAST_BITS = 8

@@ -43,11 +43,16 @@ def dims_of(node: Node) -> tuple[int, ...]:
 
 
 def of_some(operands: tuple[Arg, ...], at: Attrs) -> DType:
-    """The dtype of operand 0; where `of_some` says so, eager refuses to reduce no elements."""
+    """The dtype of operand 0, some elements of which are reduced: eager refuses none."""
     x = operands[0]
-    if at.get("of_some") and any(x.shape[k] == 0 for k in normal_dims(at.get("dim"), x.rank)):
+    if any(x.shape[k] == 0 for k in normal_dims(at.get("dim"), x.rank)):
         raise Unsupported("no elements have no extreme: eager raises")
     return first(operands, at)
+
+
+def _asked_of_some(operands: tuple[Arg, ...], at: Attrs) -> DType:
+    """Where `of_some` says so: a composite may ask for the extreme of nothing."""
+    return (of_some if at.get("of_some") else first)(operands, at)
 
 
 def _accumulator(node: Node) -> DType:
@@ -245,11 +250,11 @@ OPS: tuple[Op, ...] = (
           ("ReduceProd",)),
     _fold("amax", (form("amax.default", ("self",), ("dim", "keepdim")),
                    form("max.default", of_some=True)),
-          of_some, Reduce("max", dims_of, _itself, _state()), along(np.max),
+          _asked_of_some, Reduce("max", dims_of, _itself, _state()), along(np.max),
           DIMS + WHOLE, ("ReduceMax",)),
     _fold("amin", (form("amin.default", ("self",), ("dim", "keepdim")),
                    form("min.default", of_some=True)),
-          of_some, Reduce("min", dims_of, _itself, _state()), along(np.min),
+          _asked_of_some, Reduce("min", dims_of, _itself, _state()), along(np.min),
           DIMS + WHOLE, ("ReduceMin",)),
     _fold("argmax", (form("argmax.default", ("self",), ("dim", "keepdim")),), index_dtype,
           Reduce("argmax", dims_of, _placed, _state(1)), _np_position(np.argmax), POSITIONS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..base.dtype import DType
+from ..base.dtype import DType, f64
 from ..ir.expr import Expr
 from ..ir.types import TensorType
 from .rules import pointwise, promoted, promoted_float
@@ -37,6 +37,11 @@ def sample(*operands: Any, **attrs: Any) -> Sample:
 def in_output(operands: tuple[Any, ...], out: TensorType, attrs: Attrs) -> tuple[DType, ...]:
     """Every operand in the operation precision of the output."""
     return (out.dtype.compute,) * len(operands)
+
+
+def in_double(operands: tuple[Any, ...], out: TensorType, attrs: Attrs) -> tuple[DType, ...]:
+    """Every operand in f64, for functions that lose digits on the way."""
+    return (f64,) * len(operands)
 
 
 def in_common(operands: tuple[Any, ...], out: TensorType, attrs: Attrs) -> tuple[DType, ...]:

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from ..base.dtype import f32, f64
-from ..base.errors import Unsupported
 from ..ir.expr import Expr, apply
 from . import arith as m
 from .arith import add, div, mul, sub, where
@@ -32,9 +31,10 @@ from .rows import (
     with_attrs,
     without_attrs,
 )  # fmt: skip
-from .rules import Arg, pointwise, promoted_float
+from .rules import pointwise, promoted_float
 from .scalar import SCALAR_OPS
 from .schema import Attrs, Op
+from .zeta import np_zeta, polygamma
 
 Series = Sequence[float]
 
@@ -184,17 +184,14 @@ def _trigamma(x: Expr) -> Expr:
 
 
 def _polygamma(x: Expr, at: Attrs) -> Expr:
-    return (_digamma, _trigamma)[at["n"]](x)
-
-
-def _polygamma_type(operands: tuple[Arg, ...], at: Attrs) -> Any:
-    if at["n"] > 1:
-        raise Unsupported(f"the polygamma function of order {at['n']}")
-    return pointwise(promoted_float)(operands, at)
+    n = at["n"]
+    return (_digamma, _trigamma)[n](x) if n < 2 else polygamma(n, x)
 
 
 def _np_polygamma(order: int, x: Any) -> Any:
     """From far up the recurrence, where the asymptotic series is exact; reflected below 1/2."""
+    if order > 1:
+        return (-1) ** (order + 1) * math.factorial(order) * np_zeta(order + 1, x)
     x = np.asarray(x, float)
     y, steps = np.where(x < 0.5, 1 - x, x), np.arange(30.0)
     far = y + 30
@@ -273,8 +270,8 @@ OPS: tuple[Op, ...] = (
     unary("digamma", _digamma, lambda x: _np_polygamma(0, x), samples=FLOATS),
     elementwise("polygamma", default_form("polygamma", ("self",), ("n",)), with_attrs(_polygamma),
                 lambda x, at: _np_polygamma(at["n"], x),
-                tuple(sample(*s.operands, n=n) for n in (0, 1) for s in FLOATS[:2]),
-                types=_polygamma_type, compute=in_output),
+                tuple(sample(*s.operands, n=n) for n in (0, 1, 2, 5) for s in FLOATS[:2]),
+                types=pointwise(promoted_float), compute=in_output),
     unary("erfinv", lambda x: apply("erfinv", x), SCALAR_OPS["erfinv"].reference,
           samples=(sample(("f32%", (3, 4))), sample(("f64%", (3, 4))), sample(("bf16%", (5,))))),
     unary("sinc", _sinc, np.sinc),

@@ -9,6 +9,7 @@ from . import (
     activation,
     arithmetic,
     arrangement,
+    bessel,
     columns,
     comparison,
     copies,
@@ -24,6 +25,7 @@ from . import (
     normalization,
     opaque,
     padding,
+    polynomials,
     pooling,
     random,
     recurrence,
@@ -35,13 +37,14 @@ from . import (
     statistics,
     weights,
     windows,
+    zeta,
 )
 from .schema import Form, Op
 
 FAMILIES = (
     arithmetic, comparison, activation, creation, movement, joining, gather, reduction, statistics,
     recurrence, arrangement, padding, normalization, gradients, losses, loss_gradients,
-    special, elementary, search,
+    special, zeta, bessel, polynomials, elementary, search,
     weights, windows, pooling, resampling, columns, random, opaque, epilogues,
     scatter, copies,
 )  # fmt: skip

@@ -161,6 +161,50 @@ template <class T> OT_INLINE vec<T> erfinv(vec<T> x) {
 }
 #endif
 
+// ---- orthogonal polynomials ------------------------------------------------------------------
+
+// p(n) of p(0) = 1, p(1) = first, p(k + 1) = step(lane, k, p(k), p(k - 1)), to the first NaN. The
+// fraction of n is left out; NaN, negative numbers and those above 2^63 count as 0.
+template <class T, class Step> OT_INLINE vec<T> three_term(vec<T> first, vec<T> n, Step step) {
+  vec<T> y;
+  for (int lane = 0; lane < W; lane++) {
+    bool counts = n[lane] > T(0) && n[lane] < T(9223372036854775808.0);
+    int64_t last = counts ? (int64_t)n[lane] : 0;
+    T p = T(1), q = last > 0 ? first[lane] : p;
+    for (int64_t k = 1; k < last && q == q; k++) {
+      T next = step(lane, k, q, p);
+      p = q;
+      q = next;
+    }
+    y.set(lane, q);
+  }
+  return y;
+}
+template <class T> OT_INLINE vec<T> chebyshev(vec<T> x, vec<T> first, vec<T> n) {
+  auto step = [&](int i, int64_t k, T q, T p) { return (x[i] + x[i]) * q - p; };
+  return three_term(first, n, step);
+}
+template <class T> OT_INLINE vec<T> hermite_h(vec<T> x, vec<T> n) {
+  auto step = [&](int i, int64_t k, T q, T p) { return (x[i] + x[i]) * q - T(2 * k) * p; };
+  return three_term(x + x, n, step);
+}
+template <class T> OT_INLINE vec<T> hermite_he(vec<T> x, vec<T> n) {
+  auto step = [&](int i, int64_t k, T q, T p) { return x[i] * q - T(k) * p; };
+  return three_term(x, n, step);
+}
+template <class T> OT_INLINE vec<T> laguerre(vec<T> x, vec<T> n) {
+  auto step = [&](int i, int64_t k, T q, T p) {
+    return ((T(2 * k) + (T(1) - x[i])) * q - T(k) * p) / T(k + 1);
+  };
+  return three_term(vec<T>(T(1)) - x, n, step);
+}
+template <class T> OT_INLINE vec<T> legendre(vec<T> x, vec<T> n) {
+  auto step = [&](int i, int64_t k, T q, T p) {
+    return (T(2 * k + 1) * x[i] * q - T(k) * p) / T(k + 1);
+  };
+  return three_term(x, n, step);
+}
+
 // ---- MKL's array functions -------------------------------------------------------------------
 
 namespace vml {

@@ -94,6 +94,10 @@ OT_SCALAR2(pow) OT_SCALAR2(atan2) OT_SCALAR2(hypot) OT_SCALAR2(fmod) OT_SCALAR2(
 OT_SCALAR2(nextafter) OT_SCALAR2(gcd) OT_SCALAR2(fmax) OT_SCALAR2(fmin) OT_SCALAR2(clamp_min) OT_SCALAR2(clamp_max)
 OT_SCALAR2(trunc_div) OT_SCALAR2(floor_div) OT_SCALAR2(floor_mod) OT_SCALAR2(int_pow)
 OT_SCALAR2(shift_left) OT_SCALAR2(shift_right)
+OT_SCALAR2(hermite_h) OT_SCALAR2(hermite_he) OT_SCALAR2(laguerre) OT_SCALAR2(legendre)
+template <class T> OT_INLINE for_scalar<T> chebyshev(T x, T first, T n) {
+  return chebyshev(vec<T>(x), vec<T>(first), vec<T>(n))[0];
+}
 OT_SCALAR2_FAULTS(trunc_div) OT_SCALAR2_FAULTS(trunc_mod)
 OT_SCALAR2_FAULTS(floor_div) OT_SCALAR2_FAULTS(floor_mod)
 OT_SCALAR_TEST(isnan) OT_SCALAR_TEST(isinf) OT_SCALAR_TEST(isfinite) OT_SCALAR_TEST(signbit)
