@@ -11,7 +11,7 @@ from typing import Any
 from torch import fx
 
 from ..base.errors import CacheError, OnetripError, ToolchainError, Unsupported, UsageError
-from ..base.options import RESERVED, Options, parse_options
+from ..base.options import Options, parse_options
 from ..frontend.capture import CapturedGraph, make_backend, on_reset, reset
 from ..runtime.pool import outputs
 from ..target import load
@@ -19,6 +19,7 @@ from .devices import device_for, target_at_hand
 from .honour import with_plan
 from .measure import WayTimer
 from .pipeline import Built, analyze, build
+from .replays import replayed
 
 builds: Counter[str] = Counter()
 """Graphs since the last `torch._dynamo.reset()`: `compiled`, and `eager`, which run in eager."""
@@ -51,9 +52,6 @@ def backend(
         UsageError: an unknown mode or option.
     """
     chosen = parse_options(mode, with_plan(options))
-    for name in RESERVED:
-        if getattr(chosen, name):
-            warnings.warn(f"onetrip: {name} has no effect yet", RuntimeWarning, stacklevel=2)
     made: Callable[..., Any] = make_backend(lambda g: compile_captured(g, chosen))(
         module, example_inputs
     )
@@ -68,7 +66,8 @@ on_reset(builds.clear)
 def compile_captured(captured: CapturedGraph, options: Options) -> Callable[..., Sequence[Any]]:
     """What runs one captured graph: ours, or eager's with a warning that says why."""
     try:
-        made = runner(build_captured(captured, options))
+        built = build_captured(captured, options)
+        made = replayed(captured, built, options) if options.cuda_graphs else runner(built)
     except UsageError:
         raise
     except Exception as error:

@@ -18,8 +18,6 @@ MODES: Mapping[str, Mapping[str, Any]] = {
     "reduce-overhead": {"cuda_graphs": True},
     "max-autotune": {"autotune": True},
 }
-RESERVED = ("cuda_graphs",)
-"""Options that are understood and change nothing yet; asking for one gives a warning."""
 _CHOICES: Mapping[str, tuple[str, ...]] = {"search": SEARCHES, "numerics": NUMERICS}
 _TRUTH, _NAME, _PATH = (bool,), (str, NoneType), (str, PathLike, NoneType)
 _KINDS: Mapping[str, tuple[type, ...]] = {
@@ -43,8 +41,10 @@ class Options:
         search: `eager` (one kernel for each call eager makes), `max` (fuse all that is legal),
             `best` (by cost).
         numerics: `eager` (eager's rounding points) or `fast` (intermediates stay in f32).
-        cuda_graphs: replay the launches as one CUDA graph (reserved, see RESERVED).
-        strict: a call that runs as an extern, or a model that cannot be compiled, is an error.
+        cuda_graphs: record the launches of a GPU's program and replay them as one CUDA graph;
+            a program that cannot be recorded runs launch by launch, with a warning that says why.
+        strict: a call that runs as an extern, a model that cannot be compiled, or with
+            `cuda_graphs` one that cannot be recorded, is an error.
         autotune: time on the device what the cost model cannot tell apart, and take the faster.
         cache_dir: folder of compiled kernels; None: ONETRIP_CACHE_DIR or the user's cache.
         dump_dir: folder into which generated text is written; None: nowhere.

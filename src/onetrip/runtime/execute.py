@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..ir.program import Program
+from .blame import PROGRAM, step_of
 from .frame import Backend, Frame
 from .layout import Layout
 from .steps import Lines
@@ -61,13 +62,22 @@ class Executable:
         self.text = f"{_function('run(arguments)', call)}\n{_function('prepare(f)', fixed)}"
         names = {**lines.text.names, "take": self._take, "give": self._give,
                  "new": self._new_frame, "idle": self._free.setdefault(0, [])}  # fmt: skip
-        exec(compile(self.text, "<onetrip program>", "exec"), names)
+        exec(compile(self.text, PROGRAM, "exec"), names)
         self.run, self._prepare = names["run"], names["prepare"]
         self.run._boxed_call = True  # type: ignore[attr-defined]
 
     def __call__(self, arguments: list[Any]) -> list[Any]:
         """Runs once; empties `arguments`."""
         return self.run(arguments)
+
+    def step_of(self, error: BaseException) -> str | None:
+        """What a call was at when an error was raised, None where that was not in a step."""
+        return step_of(error, self.text)
+
+    def rest(self) -> None:
+        """Frees the memory of frames that wait for a call."""
+        for waiting in self._free.values():
+            waiting.clear()
 
     def _take(self) -> Frame:
         """A frame whose earlier work lies on the same queue, so that work on it stays in order."""

@@ -1,0 +1,98 @@
+"""CUDA graphs: how a GPU records work and does it again, with memory of its own for each.
+
+A graph's scratch memory and results lie in a pool that no other graph allocates from: a replay
+overwrites what lay there, whatever has been handed out since. Work that the recorded kernels need
+beside it follows the same rule (the workspace of a product would else be shared with other streams
+and be freed by others). Random generators count what a graph draws, so each replay draws anew, and
+the numbers are those of launches one by one. Knows no programs.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import torch
+
+from .recording import Graph, Run
+from .triton_build import current_stream
+
+
+class CudaGraphs:
+    """Recording on one GPU.
+
+    Args:
+        device: a CUDA (or HIP) device.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._index = device.index or 0
+        self._stream: Any = None
+
+    def queue(self) -> int:
+        """The current stream's handle."""
+        return current_stream(self._index)
+
+    def capturing(self) -> bool:
+        """Whether the current stream is captured."""
+        return torch.cuda.is_current_stream_capturing()
+
+    def capture(self, run: Run, arguments: list[Any]) -> tuple[Graph, list[Any]]:
+        """See `DeviceGraphs`; other threads may use the device meanwhile."""
+        with torch.cuda.device(self._index), _no_collection():
+            if self._stream is None:
+                self._stream = torch.cuda.Stream()
+            with _own_workspaces(), torch.cuda.stream(self._stream), torch.no_grad():
+                return self._recorded(run, arguments)
+
+    def _recorded(self, run: Run, arguments: list[Any]) -> tuple[Graph, list[Any]]:
+        graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
+        try:
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            results = run(arguments)
+            graph.capture_end()
+        except BaseException:
+            self._abandon(graph, pool)
+            raise
+        return graph, results
+
+    def _abandon(self, graph: torch.cuda.CUDAGraph, pool: Any) -> None:
+        """Ends a capture that failed.
+
+        Where the device calls the capture invalid, `capture_end` raises before it tells the
+        allocator and the random generators: the first is told here, the others by a sound capture.
+        """
+        try:
+            graph.capture_end()
+        except RuntimeError:
+            with suppress(RuntimeError):
+                torch._C._cuda_endAllocateToPool(self._index, pool)
+            with suppress(RuntimeError):
+                mended, one = torch.cuda.CUDAGraph(), torch.zeros(1, device=self._index)
+                mended.capture_begin(capture_error_mode="thread_local")
+                one.zero_()
+                mended.capture_end()
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Finalizers may free what cannot be freed while a stream is captured."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+@contextmanager
+def _own_workspaces() -> Iterator[None]:
+    """Workspaces of products are made within, in the graph's memory, and not used after it."""
+    torch._C._cuda_clearCublasWorkspaces()
+    try:
+        yield
+    finally:
+        torch._C._cuda_clearCublasWorkspaces()
