@@ -31,6 +31,7 @@ from onetrip.bench.blocks import BLOCKS
 from onetrip.bench.engine import versions
 from onetrip.bench.models import MODELS
 from onetrip.bench.table import SEED, Draw, Work
+from onetrip.codegen.prelude_triton import dialect_of
 from onetrip.codegen.triton import emit
 from onetrip.cost.occupancy import Assembled, Need, Weights, estimate, near_limit
 from onetrip.cost.pressure import Pressure, pressure
@@ -158,7 +159,7 @@ def groups(target: Target, only: Sequence[str]) -> Iterator[Group]:
 
 def _groups_of(row: str, analyzed: Analyzed, target: Target, seen: set[Any]) -> Iterator[Group]:
     device = device_for(torch.device(target.device), target)
-    dialect = "amd" if target.vendor == "amd" else "nvidia"
+    dialect = dialect_of(target)
     scheduled = schedule_groups(analyzed.plan, target, device, Options())
     for group in analyzed.plan.groups:
         if group.nest is None or scheduled[group.name].kernels in seen:

@@ -15,6 +15,7 @@ from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 from onetrip.base import dtype as dt
 from onetrip.base.sym import Size, Var
 from onetrip.codegen import schedule_gpu
+from onetrip.codegen.prelude_triton import dialect_of
 from onetrip.codegen.triton import emit
 from onetrip.ir.expr import Apply, Expr, Load, Position, Scanned, apply
 from onetrip.ir.nest import Axis, Nest, Store
@@ -137,7 +138,7 @@ def test_scans_assemble_without_spills(
 ) -> None:
     monkeypatch.setattr(schedule_gpu, "HELD", 16)
     target = load(chip)
-    dialect = "amd" if target.vendor == "amd" else "nvidia"
+    dialect = dialect_of(target)
     for kernel in cases.plan(CASES[name](), target).kernels:
         found = assemble(emit(kernel, dialect), target)
         assert found.spill_bytes == 0

@@ -18,6 +18,7 @@ from onetrip.base.errors import Unsupported
 from onetrip.base.sym import Var
 from onetrip.codegen import schedule_gpu
 from onetrip.codegen.gpu_divide import divided
+from onetrip.codegen.prelude_triton import dialect_of
 from onetrip.codegen.triton import emit
 from onetrip.interp.nest_interp import run_nest
 from onetrip.ir.expr import Apply, Fold, walk
@@ -196,7 +197,7 @@ def families() -> dict[str, list[Kernel]]:
 @pytest.mark.parametrize("chip", CHIPS)
 def test_no_kernel_spills(chip: str) -> None:
     target = load(chip)
-    dialect = "amd" if target.vendor == "amd" else "nvidia"
+    dialect = dialect_of(target)
     for name, kernels in families().items():
         for kernel in kernels:
             found = assemble(emit(kernel, dialect), target)

@@ -10,7 +10,7 @@ from onetrip.base import dtype as dt
 from onetrip.base.errors import Unsupported
 from onetrip.base.float8 import LAYOUTS
 from onetrip.base.sym import Var
-from onetrip.codegen.prelude_triton import DIALECTS, functions
+from onetrip.codegen.prelude_triton import DIALECTS, dialect_of, functions
 from onetrip.codegen.triton import emit
 from onetrip.interp.arrays import convert
 from onetrip.interp.nest_interp import run_nest
@@ -142,7 +142,7 @@ def test_cast_in_the_interpreter(pair: tuple[dt.DType, dt.DType]) -> None:
 def test_operators_are_accepted_by_the_compiler(chip: str, dtype: dt.DType) -> None:
     """All operators of a dtype in one kernel."""
     target = load(chip)
-    dialect = "amd" if target.vendor == "amd" else "nvidia"
+    dialect = dialect_of(target)
     p0 = Var("p0", COUNT)
     stores, buffers = [], {}
     for op in (o for o, d in OPS if d is dtype):
@@ -164,7 +164,7 @@ def test_operators_are_accepted_by_the_compiler(chip: str, dtype: dt.DType) -> N
 @pytest.mark.parametrize("chip", ["h100", "mi300x"])
 def test_casts_are_accepted_by_the_compiler(chip: str) -> None:
     target = load(chip)
-    dialect = "amd" if target.vendor == "amd" else "nvidia"
+    dialect = dialect_of(target)
     p0 = Var("p0", COUNT)
     buffers = [cases.buffer(f"a_{d.name}", d, COUNT) for d in dt.COMPILED]
     stores = []

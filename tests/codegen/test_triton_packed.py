@@ -11,6 +11,7 @@ import pytest
 
 from onetrip.base.errors import Unsupported
 from onetrip.base.sym import Size
+from onetrip.codegen.prelude_triton import dialect_of
 from onetrip.codegen.triton import emit
 from onetrip.codegen.triton_packed import emit_launched
 from onetrip.ir.kernel import Kernel, Packed
@@ -75,7 +76,7 @@ def test_chips_take_packed_kernels_without_spills(chip: str) -> None:
     _, parts = kernels([*NAMES[:6], *list(cases.REDUCTIONS)[:4]])
     packed = Packed("packed", tuple(parts) * 4)
     target = load(chip)
-    dialect = "amd" if target.vendor == "amd" else "nvidia"
+    dialect = dialect_of(target)
     found = assemble(emit_launched(packed, dialect), target)
     alone = [assemble(emit(k, dialect), target) for k in parts]
     assert found.spill_bytes == 0

@@ -14,6 +14,7 @@ from onetrip.api.devices import interpreted
 from onetrip.api.pipeline import Analyzed, Built, analyze, schedule_groups
 from onetrip.api.pipeline import build as build_kernels
 from onetrip.base.options import Options
+from onetrip.codegen.prelude_triton import dialect_of
 from onetrip.codegen.triton import TritonText, emit
 from onetrip.frontend.ahead import capture_graphs
 from onetrip.frontend.capture import CapturedGraph
@@ -73,7 +74,7 @@ def planned(
 
 def texts(analyzed: Iterable[Analyzed], target: Target) -> dict[str, tuple[TritonText, bool]]:
     """Each distinct kernel once, by its text, and whether its group's plan expects a spill."""
-    dialect = "amd" if target.vendor == "amd" else "nvidia"
+    dialect = dialect_of(target)
     found: dict[str, tuple[TritonText, bool]] = {}
     for a in analyzed:
         made = schedule_groups(a.plan, target, interpreted(), OPTIONS)

@@ -13,6 +13,7 @@ from ..base.errors import UsageError
 from ..base.options import Options
 from ..codegen import cpp, schedule_cpu, schedule_gpu
 from ..codegen.cpp_prelude import prelude_text
+from ..codegen.prelude_triton import dialect_of
 from ..codegen.scheduled import Scheduled
 from ..codegen.triton import TritonText
 from ..codegen.triton_packed import emit_launched
@@ -46,7 +47,7 @@ def device_for(device: torch.device, target: Target) -> Device:
     """The way of a torch device; a target with another device type runs in no way at all."""
     if device.type == "cpu":
         return Device(schedule_cpu.schedule, _cpu_backend)
-    dialect = "amd" if target.vendor == "amd" else "nvidia"
+    dialect = dialect_of(target)
     return Device(schedule_gpu.schedule, lambda options: _gpu_backend(options, device, dialect))
 
 

@@ -11,6 +11,7 @@ import torch
 from ..base.errors import UsageError
 from ..base.options import parse_options
 from ..codegen import cpp, triton
+from ..codegen.prelude_triton import dialect_of
 from ..codegen.scheduled import Scheduled
 from ..ir.graph import Node, Value
 from ..report.view import Plan
@@ -100,19 +101,20 @@ def _texts(
 ) -> list[tuple[str, str]]:
     """Language and text of each group."""
     return [
-        _source(scheduled[g.name], target) if g.call is None else ("library", _call(g.call))
+        source_of(scheduled[g.name], target) if g.call is None else ("library", call_text(g.call))
         for g in analyzed.plan.groups
     ]
 
 
-def _source(scheduled: Scheduled, target: Target) -> tuple[str, str]:
+def source_of(scheduled: Scheduled, target: Target) -> tuple[str, str]:
+    """Language and text of the kernels of a group."""
     if target.device == "cpu":
         return "C++", cpp.emit_unit(scheduled.kernels, ())
-    dialect = "amd" if target.vendor == "amd" else "nvidia"
+    dialect = dialect_of(target)
     return "Triton", "\n\n".join(triton.emit(k, dialect).text for k in scheduled.kernels)
 
 
-def _call(node: Node) -> str:
+def call_text(node: Node) -> str:
     """A library call as ATen writes it, under the reason why it is one."""
     operands = (x.name if isinstance(x, Value) else str(x.value) for x in node.inputs)
     reason = node.attr.get("reason")

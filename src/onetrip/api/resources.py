@@ -17,6 +17,7 @@ import torch
 from ..base.errors import OnetripError
 from ..base.options import Options
 from ..codegen import triton
+from ..codegen.prelude_triton import dialect_of
 from ..codegen.scheduled import Scheduled
 from ..cost.occupancy import Assembled, estimate, near_limit, occupancy
 from ..ir.kernel import Facts
@@ -81,7 +82,7 @@ def assembled(
         from ..runtime.triton_assemble import try_assemble_all
     except ImportError:
         return [None] * len(groups)
-    dialect = "amd" if target.vendor == "amd" else "nvidia"
+    dialect = dialect_of(target)
     texts: list[list[triton.TritonText]] = [_texts(g, dialect) for g in groups]
     made = iter(
         try_assemble_all([t for own in texts for t in own], target, Cache(options.cache_dir))

@@ -1,7 +1,8 @@
 """The small functions that generated Triton code calls, as text, by dialect.
 
 The texts lie in `prelude/triton_*.txt`: `common` for every GPU, and what a dialect spells
-otherwise. Between dialects nothing of a kernel differs but these bodies. Imports no triton.
+otherwise, each part over those before it. Between dialects nothing of a kernel differs but these
+bodies. Imports no triton.
 """
 
 from __future__ import annotations
@@ -11,8 +12,15 @@ from functools import cache
 from importlib.resources import files
 
 from ..base.errors import UsageError
+from ..target import Target
 
-DIALECTS = ("nvidia", "amd", "interpreter")
+DIALECTS = {
+    "nvidia": ("common", "nvidia"),
+    "nvidia89": ("common", "nvidia", "nvidia89"),
+    "amd": ("common", "amd"),
+    "interpreter": ("common", "interpreter"),
+}
+"""The parts of each dialect."""
 _NAME = re.compile(r"\bot_\w+")
 _HEADS = {
     "hardware": "import triton\nimport triton.language as tl\n"
@@ -28,6 +36,13 @@ def head(dialect: str) -> str:
     return _HEADS["interpreter" if dialect == "interpreter" else "hardware"]
 
 
+def dialect_of(target: Target) -> str:
+    """What a GPU's kernels are written in."""
+    if target.vendor == "amd":
+        return "amd"
+    return "nvidia89" if int(re.sub(r"\D", "", target.arch)) >= 89 else "nvidia"
+
+
 @cache
 def functions(dialect: str) -> dict[str, str]:
     """Every prelude function of a dialect by name.
@@ -39,7 +54,10 @@ def functions(dialect: str) -> dict[str, str]:
         raise UsageError(
             "unknown Triton dialect", expected=f"one of {', '.join(DIALECTS)}", found=dialect
         )
-    return {**_read("common"), **_read(dialect)}
+    found: dict[str, str] = {}
+    for part in DIALECTS[dialect]:
+        found.update(_read(part))
+    return found
 
 
 def collect(text: str, dialect: str) -> str:

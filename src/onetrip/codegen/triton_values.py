@@ -6,6 +6,7 @@ not vary, so operands broadcast without any further word. Knows nothing of state
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
@@ -187,7 +188,7 @@ class Values:
         if isinstance(e, Cast):
             return ops.cast(_atom(self.value(e.arg, level)), e.arg.dtype, e.dtype)
         if isinstance(e, Rng):
-            return self._rng(e, level)
+            return f"ot_unit({self._words(e, level)})"
         if isinstance(e, Fold):
             return self._fold(e, level)
         if isinstance(e, Prefix):
@@ -204,6 +205,9 @@ class Values:
             args = [self.dim(a.value, level) for a in e.args if isinstance(a, Position)]
             if not all(isinstance(a.value, int) for a in e.args if isinstance(a, Position)):
                 return ops.spell(e.op, kind, args)
+        below = self._below(e, level) if e.op in COMPARISONS else None
+        if below is not None:
+            return below
         if e.op == "where":
             condition = self.value(e.args[0], level)
             both = all(isinstance(a, Const) for a in e.args[1:])
@@ -293,17 +297,32 @@ class Values:
 
     # Random numbers
 
-    def _rng(self, e: Rng, level: int) -> str:
+    def _below(self, e: Apply, level: int) -> str | None:
+        """A uniform number beside a constant: its word beside another, no conversion for each.
+
+        u = (word >> 8) * 2**-24, so u >= c exactly where word >= ceil(c * 2**24) * 2**8.
+        """
+        u, c = e.args
+        if not isinstance(u, Rng) or not isinstance(c, Const) or self.uses.get(u, 0) > 1:
+            return None
+        scaled = float(c.value) * 2.0**24
+        whole = math.ceil(scaled) if e.op in ("ge", "lt") else math.floor(scaled) + 1
+        if e.op not in ("ge", "lt", "gt", "le") or not 0 < whole < 1 << 24:
+            return None
+        sign = ">=" if e.op in ("ge", "gt") else "<"
+        return f"({self._words(u, level)} {sign} {whole << 8})"
+
+    def _words(self, e: Rng, level: int) -> str:
         seed = self.value(e.seed, level)
         axis = next(reversed(self.tiles), None)
         tiles = self.needs(e).tiles
         if axis is None or not self._in_fours(e.offset, axis):
-            return f"ot_uniform({strip(seed)}, {strip(self.dim(e.offset, level, tensor=True))})"
+            return f"ot_word({strip(seed)}, {strip(self.dim(e.offset, level, tensor=True))})"
         rest = floordiv(add(e.offset, mul(axis, -1)), 4)
         block = self.quarter[axis]
         if rest != 0:
             block = f"{_term(self.dim(rest, level))} + {block}"
-        return f"ot_uniform4({strip(seed)}, {block}, {self.shape(tiles)})"
+        return f"ot_words({strip(seed)}, {block}, {self.shape(tiles)})"
 
     def _in_fours(self, offset: Dim, axis: Var) -> bool:
         """Whether the lanes of the last tile axis read whole counters, one after the other."""
