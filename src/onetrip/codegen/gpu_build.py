@@ -37,7 +37,6 @@ from ..ir.expr import (
 from ..ir.kernel import Assign, Carry, Facts, Kernel, Let, Loop, Mapping, Stmt
 from ..ir.monoid import MONOIDS
 from ..ir.nest import Access, Nest, Store
-from ..ops.exactness import SUMMING
 from .gpu_divide import divided
 from .gpu_fold import fold, is_number, joined, softmax_near
 from .gpu_split import guarded, inner_axes, sizes_of
@@ -97,7 +96,6 @@ class _Builder:
                 self.step[a] = Var(f"{a.name}_block", ceildiv(a.extent, lanes))
         self.done: dict[Reduction, tuple[Local, ...]] = {}
         self.scanned: dict[Expr, Local] = {}
-        self.rounded: set[Expr] = set()
         self.count = 0
         self.updated = {b.name for b in nest.buffers if b.access is Access.UPDATE} | {
             s.buffer for s in nest.stores if s.buffer in {e.buffer for e in nest.loads}
@@ -220,17 +218,12 @@ class _Builder:
         return Rewriter(leaf=leaf, node=self._divided)(e)
 
     def _divided(self, e: Expr) -> Expr | None:
-        """A division by a sum of the row: many elements need the same reciprocal.
-
-        A value that no order of summation touches, such as a maximum, divides as eager does.
-        """
+        """A division by a value of the row: many elements need the same reciprocal."""
         if not (isinstance(e, Apply) and e.op == "div" and e.dtype is f32):
             return None
         a, b = e.args
         many = set(self.inner) & (a.free - b.free)
-        if not many or not any(x in self.rounded for x in walk((b,))):
-            return None
-        return divided(a, b)
+        return divided(a, b) if many else None
 
     def _component(self, reduction: Reduction, component: int) -> Expr:
         known = self.done.get(reduction)
@@ -472,10 +465,7 @@ class _Builder:
         self, out: list[Stmt], reduction: Reduction, states: tuple[Expr, ...]
     ) -> tuple[Local, ...]:
         """The final state under names."""
-        made = tuple(self._let(out, reduction.monoid, s) for s in states)
-        if reduction.monoid in SUMMING:
-            self.rounded.update(made)
-        return made
+        return tuple(self._let(out, reduction.monoid, s) for s in states)
 
 
 def _over(e: Expr) -> tuple[Var, ...]:
