@@ -107,7 +107,7 @@ def test_polynomials_of_every_degree_are_eagers(dtype: torch.dtype) -> None:
 
 def test_zeta_of_places_below_zero_is_eagers() -> None:
     """Eager adds terms up from there; ours are two sums from above zero."""
-    orders = torch.tensor([2.0, 3, 4, 7, 2.5, 0.5, 1, 30, math.inf]).double()
+    orders = torch.tensor([2.0, 3, 4, 7, 2.5, 0.5, 1, 30, math.inf, math.nan]).double()
     places = torch.tensor([-0.5, -3.25, -7.75, -2, 0, 0.25, 3, 1e5, -math.inf, math.inf, math.nan])
     x, q = (t.contiguous() for t in torch.meshgrid(orders, places.double(), indexing="ij"))
     eager, (found,) = torch.special.zeta(x, q), compiled([torch.special.zeta], (x, q))

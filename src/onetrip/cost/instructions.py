@@ -46,6 +46,7 @@ GPU: dict[str, tuple[float, float]] = {
     "truncdiv": (14, 1), "remainder": (55, 0), "fmod": (40, 0), "gcd": (500, 0),
     "nextafter": (6, 0), "shl": (3, 0), "shr": (3, 0), "chebyshev": (100, 0),
     "hermite_h": (120, 0), "hermite_he": (100, 0), "laguerre": (200, 10), "legendre": (200, 10),
+    "zeta": (12000, 0),
 }  # fmt: skip
 # The same in vector multiplications of the C++ prelude; there is no special-function unit.
 # Measured on one core with 512-bit vectors, chains of one and of three.
@@ -58,7 +59,7 @@ CPU: dict[str, tuple[float, float]] = {
     "acosh": (700, 0), "atanh": (120, 0), "pow": (230, 0), "atan2": (120, 0), "hypot": (30, 0),
     "floordiv": (66, 0), "truncdiv": (30, 0), "remainder": (66, 0), "fmod": (60, 0),
     "gcd": (500, 0), "nextafter": (8, 0), "chebyshev": (300, 0), "hermite_h": (400, 0),
-    "hermite_he": (300, 0), "laguerre": (900, 0), "legendre": (900, 0),
+    "hermite_he": (300, 0), "laguerre": (900, 0), "legendre": (900, 0), "zeta": (12000, 0),
 }  # fmt: skip
 PRICES: dict[str, Mapping[str, tuple[float, float]]] = {"cuda": GPU, "cpu": CPU}
 ONE = (1.0, 0.0)

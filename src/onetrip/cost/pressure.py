@@ -24,7 +24,7 @@ from .traffic import Stage, within_stage
 BRANCHING = frozenset(
     {"lgamma", "pow", "floordiv", "remainder", "fmod", "nextafter", "sin", "cos", "tan", "acosh",
      "asinh", "atan2", "sinh", "tanh", "log1p", "atanh", "erfinv", "gcd", "chebyshev", "hermite_h",
-     "hermite_he", "laguerre", "legendre"}
+     "hermite_he", "laguerre", "legendre", "zeta"}
 )  # fmt: skip
 """Operators whose code on a GPU branches, as the assembly of each alone shows."""
 LEAST_BITS = 8

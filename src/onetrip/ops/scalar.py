@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from . import hurwitz
+
 Array = Any
 
 
@@ -288,6 +290,7 @@ TABLE: tuple[ScalarOp, ...] = (
         lambda x: 1 - x, lambda x, k, q, p: ((2 * k + (1 - x)) * q - k * p) / (k + 1)), 200),
     _special("legendre", 2, _three_term(
         lambda x: x, lambda x, k, q, p: ((2 * k + 1) * x * q - k * p) / (k + 1)), 200),
+    _special("zeta", 2, lambda x, q: hurwitz.zeta(x, q).astype(x.dtype), 2000),
     _leaf("gcd", 2, np.gcd, 200),
     _test("eq", np.equal),
     _test("ne", np.not_equal),

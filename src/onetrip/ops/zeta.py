@@ -1,14 +1,8 @@
-"""Hurwitz's zeta function, the sum of (q + k)^-x over k >= 0, and what is made of it.
-
-zeta(x, q) = sum over k < N of (q + k)^-x, and with w = q + N the tail of Euler and Maclaurin:
-             w^(1 - x) / (x - 1) - w^-x / 2
-             + sum over j of B(2j) / (2j)! x (x + 1) .. (x + 2j - 2) w^(1 - x - 2j)
-"""
+"""Hurwitz's zeta function, the sum of (q + k)^-x over k >= 0, and what is made of it."""
 
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -17,79 +11,15 @@ from ..base.dtype import f64
 from ..base.errors import Unsupported
 from ..ir.expr import Expr, apply
 from . import arith as m
-from .arith import add, div, mul, sub, where
+from .arith import mul
 from .rows import elementwise, form, in_double, plain, sample, without_attrs
 from .rules import Arg, pointwise, promoted_float
 from .schema import Attrs, Op
 
-TERMS = 10
-"""Of the sum itself: the tail then begins above 9."""
-TAIL = 12
-EPSILON = 2.0**-53
-
-
-def _bernoulli(count: int) -> list[Fraction]:
-    """B(0) .. B(count - 1): the sum over k <= n of (n + 1 over k) B(k) is 0 for n > 0."""
-    found = [Fraction(1)]
-    for n in range(1, count):
-        terms = (math.comb(n + 1, k) * b for k, b in enumerate(found))
-        found.append(-sum(terms, Fraction(0)) / (n + 1))
-    return found
-
-
-_B = _bernoulli(2 * TAIL + 1)
-DIVISORS = tuple(float(math.factorial(2 * j) / _B[2 * j]) for j in range(1, TAIL + 1))
-"""(2j)! / B(2j)."""
-
-
-def _is_whole(x: Expr) -> Expr:
-    return m.eq(x, apply("floor", x))
-
-
-def _small(part: Expr, whole: Expr) -> Expr:
-    """Whether the sum ends here: a term of no weight. NaN has weight."""
-    return m.lt(m.absolute(div(part, whole)), EPSILON)
-
-
-def _positive(x: Expr, q: Expr) -> Expr:
-    """For q > 0, in the order of eager's steps, which tells where a step leaves the range."""
-    power = m.neg(x)
-    total = b = m.power(q, power)
-    w = q
-    for _ in range(TERMS - 1):
-        w = add(w, 1)
-        b = m.power(w, power)
-        total = add(total, b)
-    done = _small(b, total)
-    total = where(done, total, sub(add(total, div(mul(b, w), sub(x, 1))), mul(b, 0.5)))
-    rising: Expr = m.const(1, x.dtype)
-    for j, divisor in enumerate(DIVISORS):
-        rising, b = mul(rising, add(x, 2 * j)), div(b, w)
-        part = div(mul(rising, b), divisor)
-        total = where(done, total, add(total, part))
-        done = m.either(done, _small(part, total))
-        rising, b = mul(rising, add(x, 2 * j + 1)), div(b, w)
-    return total
-
 
 def zeta(x: Expr, q: Expr) -> Expr:
-    """Of f64 operands, as eager's CPU kernel has it; NaN for x < 1, infinite at its poles.
-
-    Below 0, with q = f - n for 0 < f < 1 and a whole x, the first n terms are
-    (-1)^x (zeta(x, 1 - f) - zeta(x, 1 - f + n)), and those from f on zeta(x, f).
-    """
-    floor = apply("floor", q)
-    part = sub(q, floor)
-    half = mul(x, 0.5)
-    sign = where(_is_whole(half), m.const(1, x.dtype), -1)
-    far = _positive(x, sub(sub(1, part), floor))
-    far = where(m.isnan(far), 0.0, far)  # what underflows
-    first = sub(_positive(x, sub(1, part)), far)
-    below = where(m.eq(x, math.inf), math.inf, add(mul(sign, first), _positive(x, part)))
-    pole = where(_is_whole(q), m.const(math.inf, x.dtype), where(_is_whole(x), below, math.nan))
-    value = where(m.le(q, 0), pole, _positive(x, q))
-    value = where(m.lt(x, 1), math.nan, value)
-    return where(m.eq(x, 1), math.inf, value)
+    """Of f64 operands, as eager's CPU kernel has it; NaN for x < 1, infinite at its poles."""
+    return apply("zeta", x, q)
 
 
 def polygamma(order: int, x: Expr) -> Expr:

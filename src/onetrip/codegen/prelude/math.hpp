@@ -205,6 +205,55 @@ template <class T> OT_INLINE vec<T> legendre(vec<T> x, vec<T> n) {
   return three_term(x, n, step);
 }
 
+// ---- Hurwitz's zeta function -----------------------------------------------------------------
+
+// (2j)! / B(2j).
+constexpr double zeta_divisors[] = {
+    12.0, -720.0, 30240.0, -1209600.0, 47900160.0, -1892437580.3183792, 74724249600.0,
+    -2950130727918.164, 116467828143500.67, -4597978722407473.0, 1.8152105401943546e+17,
+    -7.166165256175667e+18};
+
+// The sum of (q + k)^-x, q > 0: ten terms, then the tail of Euler and Maclaurin. It ends at a term
+// of no weight, as eager's does.
+inline double zeta_positive(double x, double q) {
+  constexpr double epsilon = 0x1p-53;
+  double w = q, b = ::pow(q, -x), total = b;
+  for (int k = 1; k < 10; k++) {
+    w += 1;
+    b = ::pow(w, -x);
+    total += b;
+  }
+  if (::fabs(b / total) < epsilon) return total;
+  total = total + b * w / (x - 1) - b * 0.5;
+  double rising = 1;
+  for (int j = 0; j < 12; j++) {
+    rising *= x + 2 * j;
+    b /= w;
+    double part = rising * b / zeta_divisors[j];
+    total += part;
+    if (::fabs(part / total) < epsilon) return total;
+    rising *= x + (2 * j + 1);
+    b /= w;
+  }
+  return total;
+}
+// Below 0, q = f - n: what precedes f are (-1)^x times the first n terms from 1 - f on.
+inline double zeta_lane(double x, double q) {
+  if (x == 1) return __builtin_inf();
+  if (x < 1) return __builtin_nan("");
+  if (!(q <= 0)) return zeta_positive(x, q);
+  double below = ::floor(q), part = q - below;
+  if (q == below || x == __builtin_inf()) return __builtin_inf();
+  if (x != ::floor(x)) return __builtin_nan("");
+  double far = zeta_positive(x, 1 - part - below);
+  double first = zeta_positive(x, 1 - part) - (far == far ? far : 0.0);
+  bool even = ::floor(x * 0.5) == x * 0.5;
+  return (even ? first : -first) + zeta_positive(x, part);
+}
+template <class T> OT_INLINE vec<T> zeta(vec<T> x, vec<T> q) {
+  return map_lanes<T>(x, q, [](T a, T b) { return (T)zeta_lane((double)a, (double)b); });
+}
+
 // ---- MKL's array functions -------------------------------------------------------------------
 
 namespace vml {

@@ -95,6 +95,7 @@ OT_SCALAR2(nextafter) OT_SCALAR2(gcd) OT_SCALAR2(fmax) OT_SCALAR2(fmin) OT_SCALA
 OT_SCALAR2(trunc_div) OT_SCALAR2(floor_div) OT_SCALAR2(floor_mod) OT_SCALAR2(int_pow)
 OT_SCALAR2(shift_left) OT_SCALAR2(shift_right)
 OT_SCALAR2(hermite_h) OT_SCALAR2(hermite_he) OT_SCALAR2(laguerre) OT_SCALAR2(legendre)
+OT_SCALAR2(zeta)
 template <class T> OT_INLINE for_scalar<T> chebyshev(T x, T first, T n) {
   return chebyshev(vec<T>(x), vec<T>(first), vec<T>(n))[0];
 }
