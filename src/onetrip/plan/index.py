@@ -11,7 +11,7 @@ Must not know costs or targets.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -82,8 +82,10 @@ class Index:
         """Atoms by the name of their node."""
         return {a.name: a for a in self.atoms}
 
-    def members(self, atoms: Iterable[int]) -> tuple[str, ...]:
+    def members(self, atoms: Sequence[int]) -> tuple[str, ...]:
         """Names of the atoms' nodes and of the alias nodes between them, in graph order."""
+        if len(atoms) == 1:
+            return (*self.atoms[atoms[0]].chain, self.atoms[atoms[0]].name)
         names: dict[str, None] = {}
         for k in atoms:
             names.update(dict.fromkeys((*self.atoms[k].chain, self.atoms[k].name)))

@@ -148,7 +148,8 @@ def _blocks(ranges: Sequence[Range]) -> tuple[list[Range], dict[str, str]]:
 
 
 def _size(r: Range) -> int:
-    return number(aligned(r.bytes))
+    assert isinstance(r.bytes, int)
+    return -(-r.bytes // ALIGNMENT) * ALIGNMENT
 
 
 _ORDERS: tuple[Callable[[Range], tuple[int, int, str]], ...] = (

@@ -116,8 +116,8 @@ class Pool:
         readers = self.index.readers.get(name, ())
         if name in self.index.needed or not readers:
             return True
-        homes = {home for r in readers for home in self.homes[r]} - replaced
-        return any(not self.parts[home].holds(maker) for home in homes)
+        known = self.homes[maker] | replaced
+        return not all(self.homes[r] <= known for r in readers)
 
     def merge(self, parts: Sequence[Part]) -> Part:
         """Makes one group of several; `between(parts)` must be 0."""

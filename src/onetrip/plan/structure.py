@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from ..base.intern import key_of
-from ..ir.graph import Node, Scalar
+from ..ir.graph import Scalar, Value
 from .index import Index
 
 Names = tuple[str, ...]
+_Row = tuple[int, tuple[tuple[str, int], ...]]
 Found = TypeVar("Found")
 
 
@@ -25,8 +26,9 @@ class Structures:
 
     def __init__(self, index: Index) -> None:
         self._nodes = {n.name: n for n in index.graph.nodes}
-        self._static: dict[str, int] = {}
+        self._rows: dict[str, _Row] = {}
         self._kinds: dict[Hashable, int] = {}
+        self._types: dict[str, int] = {}
 
     def of(self, members: Names, stored: frozenset[str]) -> tuple[Hashable, Names]:
         """A key equal for groups that differ in names only, and the names in its order."""
@@ -34,25 +36,31 @@ class Structures:
         external: dict[str, int] = {}
         rows: list[Hashable] = []
         for name in members:
-            node = self._nodes[name]
+            kind, reads = self._rows.get(name) or self._row(name)
             wires: list[Hashable] = []
-            for v in node.values:
-                if v.name in local:
-                    wires.append(local[v.name])
-                    continue
-                known = external.setdefault(v.name, len(external))
-                wires.append((known, self._kind(v.type)))
-            rows.append((self._node_kind(node), tuple(wires), name in stored))
+            for value, type_kind in reads:
+                place = local.get(value)
+                if place is None:
+                    wires.append((external.setdefault(value, len(external)), type_kind))
+                else:
+                    wires.append(place)
+            rows.append((kind, tuple(wires), name in stored))
         return tuple(rows), (*members, *external)
 
-    def _node_kind(self, node: Node) -> int:
-        found = self._static.get(node.name)
+    def _row(self, name: str) -> _Row:
+        """The kind of a node, and the values that it reads with the kinds of their types."""
+        node = self._nodes[name]
+        numbers = tuple(key_of(x.value) for x in node.inputs if isinstance(x, Scalar))
+        places = tuple(isinstance(x, Scalar) for x in node.inputs)
+        types = tuple(self._type(v) for v in node.outputs)
+        kind = self._kind((node.op, key_of(node.attrs), numbers, places, types))
+        found = self._rows[name] = (kind, tuple((v.name, self._type(v)) for v in node.values))
+        return found
+
+    def _type(self, value: Value) -> int:
+        found = self._types.get(value.name)
         if found is None:
-            numbers = tuple(key_of(x.value) for x in node.inputs if isinstance(x, Scalar))
-            places = tuple(isinstance(x, Scalar) for x in node.inputs)
-            types = tuple(v.type for v in node.outputs)
-            parts = (node.op, key_of(node.attrs), numbers, places, types)
-            found = self._static[node.name] = self._kind(parts)
+            found = self._types[value.name] = self._kind(value.type)
         return found
 
     def _kind(self, form: Hashable) -> int:
