@@ -148,7 +148,9 @@ class Lines:
     def _input(self, name: str, value: Value, checked: bool) -> list[str]:
         t, slot = value.type, self.layout.slots[value.name]
         lines = []
-        if checked and t.shape and all(isinstance(s, int) for s in t.strides):
+        # Tokens that order effects stand as empty tensors, and come as None.
+        laid_out = bool(t.shape) and 0 not in t.shape
+        if checked and laid_out and all(isinstance(s, int) for s in t.strides):
             strides = repr(tuple(t.strides))
             moved = self.text.bound(restrided)
             lines.append(f"if {name}.stride() != {strides}: {name} = {moved}({name}, {strides})")
