@@ -21,6 +21,7 @@ from onetrip.runtime.lending import Memory, lent
 from onetrip.runtime.recording import Fixed
 from onetrip.runtime.replay import LENDERS, PLACES, Replayed
 from onetrip.runtime.settling import ADDRESSES
+from onetrip.runtime.steps import _results
 
 WEIGHT = torch.linspace(-1, 1, 9).reshape(3, 3)
 
@@ -600,19 +601,18 @@ def test_copies_of_arguments_have_their_layout() -> None:
 
 
 def test_an_error_names_the_step_that_raised_it() -> None:
-    text = "def run(f):\n    t1 = c0(t0, )\n    c1(f)"
-    names: dict[str, Any] = {"t0": torch.ones(2, 3), "c0": torch.ops.aten.t.default}
+    text = "def run(f):\n    t0 = c0(c2(f, ))\n    c1(f)"
 
-    def raised(fault: Callable[..., Any], at: str) -> str | None:
-        known = {**names, at: fault}
-        exec(compile(text, PROGRAM, "exec"), known)
-        with pytest.raises(ValueError) as caught:
-            known["run"](None)
-        return step_of(caught.value, text)
-
-    def at_fault(*_: Any) -> None:
+    def fault(*_: Any) -> None:
         raise ValueError
 
-    assert raised(at_fault, "c0") == "at_fault"
-    assert raised(at_fault, "c1") == "a run of kernels"
+    def raised(**names: Any) -> str | None:
+        known: dict[str, Any] = {"c0": _results, "c1": len, "c2": len, **names}
+        exec(compile(text, PROGRAM, "exec"), known)
+        with pytest.raises(ValueError) as caught:
+            known["run"]([])
+        return step_of(caught.value, text)
+
+    assert raised(c2=fault) == "fault"
+    assert raised(c1=fault, c0=lambda _: None) == "a run of kernels"
     assert step_of(ValueError(), text) is None

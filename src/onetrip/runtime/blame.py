@@ -29,9 +29,12 @@ def step_of(error: BaseException, text: str) -> str | None:
 def _called(line: str, names: Mapping[str, Any]) -> str | None:
     if line.endswith("(f)"):
         return "a run of kernels"
-    called = _NAMED.findall(line)
+    called = [names[name] for name in _NAMED.findall(line)]
+    # What the runtime wraps around an operator's call stands before it.
+    called.sort(
+        key=lambda function: str(getattr(function, "__module__", "")).startswith(__package__)
+    )
     if not called:
         return None
-    function = names[called[0]]
-    overload = isinstance(function, OpOverload)
-    return str(function) if overload else str(getattr(function, "__name__", function))
+    overload = isinstance(called[0], OpOverload)
+    return str(called[0]) if overload else getattr(called[0], "__name__", None)
