@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from ..base.errors import Unsupported
-from ..base.sym import Dim, add, floordiv, mul
+from ..base.sym import Dim, add, floordiv, mul, product
 from ..ir.expr import Apply, Expr, Load, Position, cast, compare
-from ..ir.graph import Node
+from ..ir.graph import Node, Value
 from ..ir.types import TensorType
 from . import arith as m
 from .composite import Outputs, composite, tensor
@@ -30,7 +30,7 @@ from .movement import (
     shaped,
 )
 from .rows import default_form, sample
-from .rules import Arg, check_compiled, normal_dim, summed
+from .rules import Arg, check_compiled, concrete, normal_dim, promoted, summed
 from .schema import Attrs, Builder, Form, Kind, Movement, Op, Sample, TypeRule
 from .shapes import Shape
 
@@ -301,6 +301,52 @@ def _np_blocks(*args: Any) -> Any:
     return out
 
 
+# ---------------------------------------------------------------- chunks side by side
+
+
+def _cut(x: TensorType, at: Attrs) -> tuple[int, int, int]:
+    """The dimension that is cut, elements of a chunk along it, and how many its size lacks."""
+    k, count = normal_dim(at["dim"], x.rank), int(at["num_chunks"])
+    size = concrete(x.shape[k], "the size that is cut into chunks")
+    return k, -(-size // count), -size % count
+
+
+def _flattened(x: TensorType, at: Attrs) -> Shape:
+    """Leading dimensions, chunks, the elements of one."""
+    k, chunk, _ = _cut(x, at)
+    return (*x.shape[:k], at["num_chunks"], mul(product(list(x.shape[k + 1 :])), chunk))
+
+
+def _chunks_type(operands: tuple[Arg, ...], at: Attrs) -> tuple[TensorType, ...]:
+    shapes = [_flattened(x, at) for x in operands]
+    width: Dim = 0
+    for shape in shapes:
+        width = add(width, shape[-1])
+    dtype = check_compiled(promoted(operands))
+    return (TensorType.dense(dtype, (*shapes[0][:-1], width)),)
+
+
+def _chunks(build: Builder, node: Node) -> Outputs:
+    """Each operand padded with zeros to a multiple of the chunks; these flattened, side by side."""
+    flat: list[Value] = []
+    for x in node.values:
+        k, _, lacks = _cut(x.type, node.attr)
+        edges = (0, 0) * (x.type.rank - 1 - k) + (0, lacks)
+        grown = build("pad", x, pad=edges) if lacks else x
+        flat.append(build("view", grown, size=_flattened(x.type, node.attr)))
+    return (build("cat", *flat, dim=node.output.type.rank - 1),)
+
+
+def _np_chunks(*given: Any) -> Any:
+    *xs, at = given
+    flat = []
+    for x in xs:
+        k, n = at["dim"] % x.ndim, at["num_chunks"]
+        edges = [(0, -x.shape[j] % n if j == k else 0) for j in range(x.ndim)]
+        flat.append(np.pad(x, edges).reshape(*x.shape[:k], n, -1))
+    return np.concatenate(flat, -1)
+
+
 # ---------------------------------------------------------------- the table
 
 
@@ -380,6 +426,10 @@ OPS: tuple[Op, ...] = (
     _placed("block_diag", default_form("block_diag", ("tensors",)), _blocks_type, _blocks_read,
             _np_blocks, (sample(("f32", (2, 3)), ("f32", (1, 2)), ("f32", (3,))),
                          sample(("f32", ()), ("f32", (2, 1))))),
+    composite("chunk_cat", default_form("_chunk_cat", ("tensors",), ("dim", "num_chunks")),
+              _chunks_type, _chunks, _np_chunks,
+              (sample(X, ("f32", (2, 5, 1)), dim=1, num_chunks=2),
+               sample(("bf16", (5,)), ("bf16", (3, 2)), dim=0, num_chunks=3))),
     composite("trace", default_form("trace"), _trace_type, _trace,
               lambda x, at: np.trace(x), (sample(("f32", (3, 4))), sample(("i64", (3, 3))))),
 )  # fmt: skip

@@ -141,18 +141,3 @@ def embedding_backward(g: Any, index: Any, at: Attrs) -> Any:
     kept = flat != at["padding_idx"]
     np.add.at(dw, flat[kept], rows[kept])
     return dw
-
-
-def sort(x: Any, at: Attrs) -> Any:
-    """Sorted values and their positions, stable."""
-    dim = at.get("dim", -1)
-    places = np.argsort(-x if at.get("descending") else x, dim, kind="stable")
-    return np.take_along_axis(x, places, dim), places
-
-
-def topk(x: Any, at: Attrs) -> Any:
-    """The k first of the sorted values, and their positions."""
-    dim = at.get("dim", -1)
-    values, places = sort(x, {"dim": dim, "descending": at.get("largest", True)})
-    first = np.arange(at["k"])
-    return np.take(values, first, dim), np.take(places, first, dim)

@@ -1,4 +1,4 @@
-"""Library calls: contractions, convolutions, attention, windows, sorting. Only their cost is known.
+"""Library calls: contractions, convolutions, attention, windows. Only their cost is known.
 
 Outputs' strides are the library's; the capture tells them. FLOPs count 2 for a multiply-add.
 """
@@ -18,7 +18,7 @@ from . import library_reference as reference
 from .composite import ABSENT, dense
 from .library_reference import pair
 from .rows import default_form, form, sample
-from .rules import Arg, broadcast, normal_dim
+from .rules import Arg, broadcast
 from .schema import Attrs, Form, Kind, Op, Opaque, Sample, TypeRule
 
 Types = tuple[TensorType, ...]
@@ -162,19 +162,6 @@ def _none(node: Node) -> Dim:
     return 0
 
 
-def _sorted_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
-    x = operands[0]
-    shape = list(x.shape)
-    if "k" in at and shape:
-        shape[normal_dim(at.get("dim", -1), x.rank)] = at["k"]
-    return dense(x.dtype, shape), dense(i64, shape)
-
-
-def _comparisons(node: Node) -> Dim:
-    """One comparison for each element: a lower bound, sorting is bound by memory."""
-    return product(list(_shapes(node)[0]))
-
-
 def _seed_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
     return (dense(i64, ()),)
 
@@ -267,7 +254,10 @@ OPS: tuple[Op, ...] = (
                  ("MatMul",)),
     _contraction("bmm", ("self", "mat2"), (), 0, lambda a, b, at: a @ b, ((2, 3, 4), (2, 4, 5))),
     _contraction("mv", ("self", "vec"), (), 0, lambda a, b, at: a @ b, ((3, 4), (4,))),
-    _contraction("dot", ("self", "tensor"), (), 0, lambda a, b, at: a @ b, ((4,), (4,))),
+    library("dot", Kind.CONTRACTION, (form("dot.default", ("self", "tensor")),
+                                      form("vdot.default", ("self", "other"))),
+            _product_type(0), _product_flops(0), lambda a, b, at: a @ b,
+            (sample(("f32", (4,)), ("f32", (4,))),)),
     _contraction("addmm", ("self", "mat1", "mat2"), ("beta", "alpha"), 1, _np_addmm,
                  ((5,), (3, 4), (4, 5)), ("Gemm",)),
     _contraction("baddbmm", ("self", "batch1", "batch2"), ("beta", "alpha"), 1, _np_addmm,
@@ -302,15 +292,6 @@ OPS: tuple[Op, ...] = (
             _attention_gradient_type, _attention_gradient_flops, reference.attention_backward,
             (sample(("f32", (2, 4, 5, 3)), *HEADS, mask_gradient=False, has_token=False,
                     **FREE),)),
-    library("sort", Kind.OPAQUE, (form("sort.default", ("self",), ("dim", "descending")),
-                                  form("sort.stable", ("self",), ("stable", "dim",
-                                                                  "descending"))),
-            _sorted_type, _comparisons, reference.sort,
-            (sample(("f32", (3, 7)), dim=1, descending=True), sample(("f32", (3, 7)), dim=0))),
-    library("topk", Kind.OPAQUE, default_form("topk", ("self",), ("k", "dim", "largest",
-                                                                  "sorted")),
-            _sorted_type, _comparisons, reference.topk, (sample(("f32", (3, 7)), k=2, dim=1),),
-            ("TopK",)),
     library("embedding_backward", Kind.SCATTER,
             default_form("embedding_dense_backward", ("grad_output", "indices"),
                          ("num_weights", "padding_idx", "scale_grad_by_freq")),

@@ -24,17 +24,20 @@ from .composite import Outputs, composite, dense, finish, tensor, wide
 from .movement import load
 from .rows import default_form, sample
 from .rules import Arg
-from .schema import Attrs, Builder, Kind, Movement, Op
+from .schema import Attrs, Builder, Kind, Movement, Op, TypeRule
 from .shapes import Shape
 
 Source = Callable[[Expr, Expr], Expr]
 Folded = Callable[[Builder, Value, int, int, int], list[Value]]
 
 
-def _edges(at: Attrs, rank: int) -> list[tuple[int, int]]:
-    """(before, after) of each dimension; the attribute lists pairs from the last dimension."""
+def _edges(at: Attrs, rank: int, crops: bool = False) -> list[tuple[int, int]]:
+    """(before, after) of each dimension; the attribute lists pairs from the last dimension.
+
+    Negative ones, which leave elements out, where it `crops`.
+    """
     pad = tuple(at["padding"])
-    if not all(isinstance(p, int) and p >= 0 for p in pad):
+    if not all(isinstance(p, int) and (crops or p >= 0) for p in pad):
         raise Unsupported(f"a padding of {pad} with repeated elements")
     pairs = [(0, 0)] * rank
     for n in range(len(pad) // 2):
@@ -42,10 +45,13 @@ def _edges(at: Attrs, rank: int) -> list[tuple[int, int]]:
     return pairs
 
 
-def _padded_type(operands: tuple[Arg, ...], at: Attrs) -> tuple[TensorType, ...]:
-    x = operands[0]
-    edges = _edges(at, x.rank)
-    return (dense(x.dtype, [add(n, a + b) for n, (a, b) in zip(x.shape, edges, strict=True)]),)
+def _padded_type(crops: bool) -> TypeRule:
+    def rule(operands: tuple[Arg, ...], at: Attrs) -> tuple[TensorType, ...]:
+        x = operands[0]
+        edges = _edges(at, x.rank, crops)
+        return (dense(x.dtype, [add(n, a + b) for n, (a, b) in zip(x.shape, edges, strict=True)]),)
+
+    return rule
 
 
 def _gradient_type(operands: tuple[Arg, ...], at: Attrs) -> tuple[TensorType, ...]:
@@ -67,7 +73,7 @@ def _read(source: Source) -> Callable[[Shape, Node], Expr]:
     def read(out: Shape, node: Node) -> Expr:
         x = node.values[0].type
         index: list[Dim] = []
-        for i, n, edge in zip(out, x.shape, _edges(node.attr, x.rank), strict=True):
+        for i, n, edge in zip(out, x.shape, _edges(node.attr, x.rank, True), strict=True):
             if n == 1:
                 index.append(0)
             elif edge == (0, 0):
@@ -139,7 +145,11 @@ def _backward(folded: Folded) -> Callable[[Builder, Node], Outputs]:
 
 def _np_pad(mode: str) -> Callable[..., Any]:
     def reference(x: Any, at: Attrs) -> Any:
-        return np.pad(x, _edges(at, x.ndim), mode=mode)  # type: ignore[call-overload]
+        edges = _edges(at, x.ndim, True)
+        width = [(max(a, 0), max(b, 0)) for a, b in edges]
+        grown = np.pad(x, width, mode=mode)  # type: ignore[call-overload]
+        pairs = zip(grown.shape, edges, strict=True)
+        return grown[tuple(slice(max(-a, 0), n - max(-b, 0)) for n, (a, b) in pairs)]
 
     return reference
 
@@ -167,6 +177,8 @@ SHAPES = (
 def _pair(name: str, rank: int, mode: str, source: Source, folded: Folded) -> tuple[Op, Op]:
     """A padding of `rank` dimensions, and its gradient."""
     dtype, shape, padding = SHAPES[rank - 1]
+    crops = mode == "edge"
+    cropped = tuple(-1 if n == 0 else p for n, p in enumerate(padding))
     padded = tuple(
         n + a + b for n, (a, b) in zip(shape, _edges({"padding": padding}, len(shape)), strict=True)
     )
@@ -175,10 +187,10 @@ def _pair(name: str, rank: int, mode: str, source: Source, folded: Folded) -> tu
         called,
         Kind.MOVEMENT,
         default_form(called, ("self",), ("padding",)),
-        _padded_type,
+        _padded_type(crops),
         Movement(_read(source)),
         _np_pad(mode),
-        (sample((dtype, shape), padding=padding),),
+        tuple(sample((dtype, shape), padding=p) for p in (padding, cropped)[: 1 + crops]),
     )
     backward = composite(
         f"{called}_backward",

@@ -24,6 +24,7 @@ from . import (
     movement,
     normalization,
     opaque,
+    order,
     padding,
     polynomials,
     pooling,
@@ -45,7 +46,7 @@ FAMILIES = (
     arithmetic, comparison, activation, creation, movement, joining, gather, reduction, statistics,
     recurrence, arrangement, padding, normalization, gradients, losses, loss_gradients,
     special, zeta, bessel, polynomials, elementary, search,
-    weights, windows, pooling, resampling, columns, random, opaque, epilogues,
+    weights, windows, pooling, resampling, columns, random, opaque, order, epilogues,
     scatter, copies,
 )  # fmt: skip
 ALL: tuple[Op, ...] = tuple(op for family in FAMILIES for op in family.OPS)
