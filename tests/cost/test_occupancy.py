@@ -8,6 +8,7 @@ import pytest
 
 from onetrip.base.dtype import DType, bf16, f32
 from onetrip.base.sym import Var
+from onetrip.codegen.schedule_gpu import schedule
 from onetrip.cost.occupancy import (
     NEAR,
     Assembled,
@@ -16,12 +17,14 @@ from onetrip.cost.occupancy import (
     need,
     register_limit,
 )
-from onetrip.cost.pressure import pressure
-from onetrip.cost.tiles import HELD, WALK, tile_of
+from onetrip.cost.pressure import live_words, pressure
+from onetrip.cost.tiles import HELD, WALK, thread_elements, tile_of
 from onetrip.cost.traffic import stages
 from onetrip.ir.expr import Expr, Load, Reduced, Reduction, apply, cast
+from onetrip.ir.kernel import Facts, Loop
 from onetrip.ir.nest import Access, Axis, Buffer, Nest, Store
 from onetrip.ir.types import TensorType
+from onetrip.passes.collapse import collapse
 from onetrip.target import load
 
 H200, MI300X = load("h200"), load("mi300x")
@@ -41,6 +44,19 @@ def line(inputs: int, dtype: DType = f32, op: str = "neg", count: int = 1 << 24)
     return Nest((Axis(axis),), (*reads, Buffer("y", kind, Access.WRITE)), (store,))
 
 
+def branching(count: int) -> Nest:
+    """y = e0 - (e1 - (e2 - ...)), e(k+1) = exp(e(k)): every one lives until the last is known."""
+    nest = line(1, bf16)
+    stored = nest.stores[0]
+    steps: list[Expr] = [cast(Load("x0", stored.index, bf16), f32)]
+    for _ in range(count - 1):
+        steps.append(apply("exp", steps[-1]))
+    value = steps[-1]
+    for e in reversed(steps[:-1]):
+        value = apply("sub", e, value)
+    return replace(nest, stores=(replace(stored, value=cast(value, bf16)),))
+
+
 def centred(width: int, dtype: DType = f32, rows: int = 4096) -> Nest:
     """y = x - sum(x) of rows: the row lives until its sum is known."""
     i, j = Var("i", rows), Var("j", width)
@@ -50,6 +66,17 @@ def centred(width: int, dtype: DType = f32, rows: int = 4096) -> Nest:
     value = cast(apply("sub", inner, total), dtype)
     buffers = (Buffer("x", kind, Access.READ), Buffer("y", kind, Access.WRITE))
     return Nest((Axis(i),), buffers, (Store("y", (i, j), value, (j,)),))
+
+
+@pytest.mark.parametrize(("live", "elements"), [(2, 16), (15, 16), (25, 8), (50, 4), (200, 1)])
+def test_a_thread_holds_no_more_elements_than_its_registers(live: int, elements: int) -> None:
+    nest = branching(live)
+    assert live_words(nest.expressions, nest.roots) == live
+    assert thread_elements(nest, H200) == elements
+    kernels = schedule(collapse(nest), H200, name="k", facts=Facts()).kernels
+    assert [k.warps for k in kernels] == [4]
+    lanes = [s.tile for k in kernels for s in k.body if isinstance(s, Loop)]
+    assert max(lanes) == elements * 128
 
 
 def test_a_value_that_a_later_pass_reads_is_kept_narrow() -> None:

@@ -19,7 +19,7 @@ from dataclasses import replace
 from ..base.affine import coefficient
 from ..base.sym import Dim, Var
 from ..cost.mixed import Tiled, mixed_of
-from ..cost.tiles import HELD, LANES, SHORT, SQUARE, VECTOR, WALK
+from ..cost.tiles import HELD, LANES, SHORT, SQUARE, VECTOR, WALK, thread_elements
 from ..ir.kernel import Facts, Kernel
 from ..ir.nest import Axis, AxisKind, Buffer, Nest
 from ..passes.mixed import is_mixed
@@ -196,9 +196,7 @@ def _long_rows(last: Var, nest: Nest, target: Target) -> bool:
 
 def _line(nest: Nest, points: Dim, target: Target) -> tuple[int, int]:
     """(lanes, warps) of a 1-D tile: two wide accesses per thread and buffer, fewer for many."""
-    widths = [b.type.dtype.itemsize for b in nest.buffers] or [4]
-    each = VECTOR // min(widths)
-    each = min(16, each * 2 if len(widths) <= 3 else each)
+    each = thread_elements(nest, target)
     lanes, warps = each * LANES * 4, 4
     while isinstance(points, int) and lanes > 128 and points < lanes * target.multiprocessors:
         lanes //= 2

@@ -20,6 +20,7 @@ from ..base.sym import Dim, Var, atoms, product
 from ..ir.nest import Nest
 from ..target import Target
 from .mixed import mixed_of
+from .pressure import live_words
 from .sizes import Hints, number
 from .traffic import Stage
 
@@ -103,11 +104,26 @@ def _tile(family: Family, lanes: int, warps: int, target: Target, held: bool) ->
     return Tile(family, threads, max(1, lanes // threads), held)
 
 
-def _line(nest: Nest, points: int, target: Target) -> tuple[int, int]:
-    """(lanes, warps) of a line: two wide accesses per thread and buffer, one for many buffers."""
+def thread_elements(nest: Nest, target: Target) -> int:
+    """Elements of a line that a thread holds: two wide accesses, one where buffers are many.
+
+    Fewer where so many values of one element live together that a thread has no registers for as
+    many elements: compilers compute elements beside each other where they branch.
+    """
     widths = [b.type.dtype.itemsize for b in nest.buffers] or [4]
     each = VECTOR // min(widths)
     each = min(16, each * 2 if len(widths) <= 3 else each)
+    if len(nest.expressions) * each <= target.registers_per_thread:
+        return each
+    live = live_words(nest.expressions, nest.roots)
+    while each > 1 and live * each > target.registers_per_thread:
+        each //= 2
+    return each
+
+
+def _line(nest: Nest, points: int, target: Target) -> tuple[int, int]:
+    """(lanes, warps) of a line: two wide accesses per thread and buffer, one for many buffers."""
+    each = thread_elements(nest, target)
     lanes, warps = each * LANES * 4, 4
     while lanes > 128 and points < lanes * target.multiprocessors:
         lanes //= 2
