@@ -37,10 +37,19 @@ LANE_FOLDS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class _Tile:
-    """The copy of a lane loop that is being written: vectors at a time, and their counter."""
+    """The copy of a lane loop that is being written: vectors at a time, and their counter.
+
+    `some` names how many of the vectors there are, where it is not all.
+    """
 
     vectors: int
     counter: str | None
+    some: str | None = None
+
+    @property
+    def count(self) -> str:
+        """Text of the number of vectors."""
+        return self.some or str(self.vectors)
 
 
 class Body:
@@ -158,7 +167,7 @@ class Body:
             if vectors > 1 and not _shorter(length, LEAST_LANES * vectors):
                 self._copy(loop, cursor, end, vectors)
             if (vectors == 1 or not whole) and not _shorter(length, LEAST_LANES):
-                self._copy(loop, cursor, end, 1)
+                self._few(loop, cursor, end, vectors if vectors > UNROLLED else 1)
             if not full:
                 self._rest(loop, cursor, end)
 
@@ -173,6 +182,18 @@ class Body:
             if not counter:
                 self.scopes.line(f"const int64_t {name} = {cursor};")
             self._run(loop.body)
+
+    def _few(self, loop: Loop, cursor: str, end: str, vectors: int) -> None:
+        """What whole tiles leave: vector by vector, or, where calls serve many, a shorter tile."""
+        if vectors == 1:
+            self._copy(loop, cursor, end, 1)
+            return
+        some, counter = self.scopes.fresh("some"), self.scopes.fresh("u")
+        tile = _Tile(vectors, counter, some)
+        with self._lanes(loop, None, tile), self.scopes.block(f"if ({cursor} < {end}) {{", "}"):
+            self.scopes.line(f"const int {some} = ({end} - {cursor}) / ot::W;")
+            self._run(loop.body)
+            self.scopes.line(f"{cursor} += {some} * ot::W;")
 
     def _rest(self, loop: Loop, cursor: str, end: str) -> None:
         """The lanes that are left, under a mask."""
@@ -216,7 +237,7 @@ class Body:
             assert self.values.lanes is not None
             axis = self.values.lanes.axis
             counter, vectors = self._tile.counter, self._tile.vectors
-            head = f"for (int {counter} = 0; {counter} < {vectors}; {counter}++) {{"
+            head = f"for (int {counter} = 0; {counter} < {self._tile.count}; {counter}++) {{"
             unroll = f"#pragma GCC unroll {vectors}\n" if vectors <= UNROLLED else ""
             with self.scopes.block(f"{unroll}{head}", "}", (axis,)):
                 base = f"{axis.name}_at + {counter} * ot::W"
@@ -253,7 +274,7 @@ class Body:
         assert isinstance(arg, Local)
         self._declare_array(stmt)
         kind = value_type(value.dtype, False)
-        count = f"{self._tile.vectors} * ot::W"
+        count = f"{self._tile.count} * ot::W"
         call = f"{array_function(value)}(({kind}*){arg.name}, ({kind}*){stmt.name}, {count});"
         self.scopes.line(call)
 

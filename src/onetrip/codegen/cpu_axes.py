@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..base.affine import coefficient
-from ..base.sym import Dim, Opaque, Var, atoms, product
+from ..base.sym import Dim, Opaque, Var, add, atoms, mul, product
 from ..ir.expr import Apply, Expr, Load, Rng, walk
 from ..ir.nest import Combine, Nest, Store
 from ..ops.scalar import SCALAR_OPS, Unit
@@ -39,6 +39,19 @@ def count(d: Dim) -> int:
 def iterations(axes: Iterable[Var]) -> Dim:
     """The number of points of the axes."""
     return product([a.extent for a in axes])
+
+
+def flat(axes: Sequence[Var]) -> Dim:
+    """Row-major number of a point of the axes."""
+    place: Dim = 0
+    for v in axes:
+        place = add(mul(place, v.extent), v)
+    return place
+
+
+def axes_in(free: Iterable[object]) -> frozenset[Var]:
+    """The axes among the names on which something depends."""
+    return frozenset(a for a in free if isinstance(a, Var))
 
 
 def vars_of(d: Dim) -> frozenset[Var]:

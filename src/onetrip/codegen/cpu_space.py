@@ -10,21 +10,18 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ..base.sym import Var, add, ceildiv, mul
-from ..ir.expr import Apply, Const, Expr, Load, Local, Rewriter, walk
+from ..ir.expr import Const, Expr, Load, Local, Rewriter, walk
 from ..ir.kernel import Let, Loop, Mapping, Stmt
 from ..ir.nest import Nest, Store
 from .cpp_index import MOST_LANES
-from .cpp_ops import has_array
-from .cpu_axes import Access, accesses, array_calls, by_stride, is_heavy, pick_lane
+from .cpu_arrays import vectors_at, with_arrays
+from .cpu_axes import Access, accesses, by_stride, is_heavy, pick_lane
 from .cpu_stages import Level, Stages
 
 PIECES = 64
 """Independent pieces of work wanted: a fair share for each of many threads."""
 BLOCK = 8192
 """Most elements of the innermost axis that one piece takes."""
-
-ARRAY_VECTORS = 16
-"""Vectors that one call of an array function serves: it costs as much as computing about four."""
 
 Body = Callable[[], tuple[Stmt, ...]]
 
@@ -96,7 +93,7 @@ class Space:
     def _vectors(self, lane: Var) -> int:
         """Columns are taken several vectors at a time: wider reads of every row."""
         if not self.nest.reductions:
-            return _vectors_at(self.roots, lane)
+            return vectors_at(self.roots, lane)
         lifts = [e for r in self.nest.reductions for e in r.lift]
         return 1 if is_heavy(lifts) or len(lifts) > 2 else 4
 
@@ -124,37 +121,15 @@ class Space:
                 roots = [e for s in group for e in s.roots]
                 first = self.stages.compute(roots, inside, along)
                 made = [self.resolved(s) for s in group]
-                body = (*first, *self._values_first(self._with_arrays(made, along), along))
+                body = (*first, *self._values_first(with_arrays(self.stages, made, along), along))
             ordered = [v for v in by_stride(axes, self.found) if v is not along]
             levels = [Level(v) for v in ordered]
             if along is not None and along in axes:
-                levels.append(Level(along, MOST_LANES * _vectors_at(roots, along)))
+                levels.append(Level(along, MOST_LANES * vectors_at(roots, along)))
             for x in reversed(levels):
                 body = (Loop(x.axis, x.tile, Mapping.SERIAL, body),)
             out += body
         return tuple(out)
-
-    def _with_arrays(self, stores: list[Store], lane: Var | None) -> tuple[Stmt, ...]:
-        """Operands of array functions, their calls, and the stores that use the results."""
-        if lane is None:
-            return tuple(stores)
-        if not array_calls([s.value for s in stores], lane):
-            return tuple(stores)
-        lets: list[Stmt] = []
-
-        def let(e: Expr) -> Expr:
-            name = self.stages.fresh("tile")
-            lets.append(Let(name, e))
-            return Local(name, e.dtype, tuple(v for v in (lane,) if v in e.free))
-
-        def node(e: Expr) -> Expr | None:
-            if not isinstance(e, Apply) or not has_array(e) or lane not in e.free:
-                return None
-            return let(Apply(e.op, (let(e.args[0]),), e.dtype))
-
-        rewrite = Rewriter(node=node)
-        after = [replace(s, value=rewrite(s.value)) for s in stores]
-        return (*lets, *after)
 
     def _values_first(self, body: tuple[Stmt, ...], lane: Var | None) -> tuple[Stmt, ...]:
         """All values before any store: a store may change what a later one reads, also where a
@@ -179,11 +154,6 @@ class Space:
         guard = None if s.guard is None else self.stages.resolve(s.guard)
         index = tuple(Rewriter(leaf=self.stages.known).dim(d) for d in s.index)
         return replace(s, index=index, value=self.stages.resolve(s.value), guard=guard, axes=())
-
-
-def _vectors_at(roots: Sequence[Expr], lane: Var) -> int:
-    """Vectors at a time: many where array functions are called."""
-    return ARRAY_VECTORS if array_calls(roots, lane) else 1
 
 
 def _pieces(axes: Sequence[Var]) -> int:

@@ -18,9 +18,9 @@ from ..ir.kernel import Let, Loop, Mapping, Scratch, Stmt
 from ..ir.nest import Axis, Nest, Store
 from ..ir.types import TensorType
 from .cpp_index import MOST_LANES
-from .cpu_axes import count, iterations, pick_lane
+from .cpu_axes import count, flat, iterations, pick_lane
 from .cpu_space import BLOCK, PIECES, Space
-from .cpu_stages import TERMS, Level, flat
+from .cpu_stages import TERMS, Level
 
 LEAST_ROWS = 32
 """Fewest rows of a part when the lanes own columns."""

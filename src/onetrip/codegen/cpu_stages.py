@@ -38,7 +38,18 @@ from ..ir.monoid import MONOIDS, number
 from ..ir.nest import Store
 from ..ir.types import TensorType
 from .cpp_index import MOST_LANES, divides
-from .cpu_axes import Access, by_stride, count, is_heavy, is_special, iterations, pick_lane
+from .cpu_arrays import fits, tabulated
+from .cpu_axes import (
+    Access,
+    axes_in,
+    by_stride,
+    count,
+    flat,
+    is_heavy,
+    is_special,
+    iterations,
+    pick_lane,
+)
 
 TERMS = 16
 """Terms that one floating-point accumulator adds up before it is joined with others, as in eager's
@@ -46,9 +57,6 @@ cascade: the error of a sum of n terms grows with the square root of this times 
 
 MANY = 1 << 20
 """Terms that a symbolic extent may bring."""
-
-SHARED_BYTES = 1 << 18
-"""Most bytes of a row of intermediate values that is kept rather than computed again."""
 
 UNORDERED = frozenset(MONOIDS) - {"affine"}
 ROUNDING = frozenset({"sum", "prod", "welford", "online_softmax", "logaddexp"})
@@ -140,7 +148,7 @@ class Stages:
             if not isinstance(e, Reduced) or e.reduction in self._reduced:
                 continue
             r = e.reduction
-            if any(r in stage for stage in stages) or not _axes(r.free) <= bound:
+            if any(r in stage for stage in stages) or not axes_in(r.free) <= bound:
                 continue
             after = _reductions(r.lift)
             last = stages[-1] if stages else None
@@ -153,7 +161,7 @@ class Stages:
     def scans(self, roots: Sequence[Expr], bound: frozenset[Var]) -> list[Scanned]:
         """Scans that depend on bound axes and their own only, each after those it reads."""
         return [e for e in walk(tuple(roots)) if isinstance(e, Scanned) and e not in self._other
-                and _axes(e.free) <= bound | {e.axis}]  # fmt: skip
+                and axes_in(e.free) <= bound | {e.axis}]  # fmt: skip
 
     def compute(
         self, roots: Sequence[Expr], bound: frozenset[Var], lane: Var | None
@@ -166,7 +174,12 @@ class Stages:
         stages = self.ready(roots, bound)
         shared = {} if lane else self._shared_values(stages, roots, bound)
         for number_, stage in enumerate(stages):
-            out += self.reduce(stage, bound, lane, shared.get(number_, ()))
+            kept = shared.get(number_, [])
+            if lane is None and _unordered(stage):
+                lifts = [e for r in stage for e in r.lift]
+                out += tabulated(self, stage, [*lifts, *kept], bound)
+                kept = [e for e in kept if self.known(e) is None]
+            out += self.reduce(stage, bound, lane, kept)
         return tuple(out)
 
     # ---------------------------------------------------------------- one stage
@@ -206,7 +219,7 @@ class Stages:
     def _levels(self, stage: Stage, lane: Var | None, part: Level | None) -> list[Level]:
         axes = stage[0].axes
         along = None
-        if lane is None and all(r.monoid in UNORDERED for r in stage):
+        if lane is None and _unordered(stage):
             along = pick_lane(axes, self.found)
         ordered = [a for a in by_stride(axes, self.found) if a is not along]
         levels = [Level(a) for a in ordered]
@@ -251,7 +264,7 @@ class Stages:
         out = list(first)
         self._kept: dict[Expr, Expr] = {}
         for e in kept:
-            axes = tuple(sorted(_axes(e.free) & {*stage[0].axes}, key=lambda v: v.name))
+            axes = tuple(sorted(axes_in(e.free) & {*stage[0].axes}, key=lambda v: v.name))
             name, buffer, place = self.fresh("kept"), self.fresh("row"), flat(axes)
             scratch.append(Scratch(buffer, TensorType.dense(e.dtype, (iterations(axes),))))
             out.append(Let(name, self.resolve(e)))
@@ -299,7 +312,7 @@ class Stages:
             taken = {e for group in found.values() for e in group}
             axes = {*stage[0].axes}
             wanted = [e for e in uses[n] if e in later and e not in taken
-                      and _axes(e.free) - bound <= axes and _fits(e, bound)]  # fmt: skip
+                      and axes_in(e.free) - bound <= axes and fits(e, bound)]  # fmt: skip
             if wanted:
                 found[n] = wanted
         return found
@@ -344,14 +357,6 @@ def nested(levels: Sequence[Level], body: tuple[Stmt, ...]) -> Loop:
     return loop
 
 
-def flat(axes: Sequence[Var]) -> Dim:
-    """Row-major number of a point of the axes."""
-    place: Dim = 0
-    for v in axes:
-        place = add(mul(place, v.extent), v)
-    return place
-
-
 def part_of(level: Level, part: Level | None) -> Level:
     """The level, restricted to `part` when that is a part of its axis."""
     if part is None or part.axis is not level.axis:
@@ -386,12 +391,12 @@ def two_pass(e: Expr) -> Expr:
     return Rewriter(node=node)(e)
 
 
-def _axes(free: frozenset[object]) -> frozenset[Var]:
-    return frozenset(a for a in free if isinstance(a, Var))
-
-
 def _reductions(roots: Sequence[Expr]) -> set[Reduction]:
     return {e.reduction for e in walk(tuple(roots)) if isinstance(e, Reduced)}
+
+
+def _unordered(stage: Stage) -> bool:
+    return all(r.monoid in UNORDERED for r in stage)
 
 
 def _rounds(r: Reduction) -> bool:
@@ -437,7 +442,7 @@ def _join(
 
 def _outer_specials(roots: Sequence[Expr], bound: frozenset[Var]) -> list[Expr]:
     """Special functions of the row, below no other one; the roots' own axes are walked."""
-    special = [e for e in _surface(roots) if is_special(e) and not _axes(e.free) <= bound]
+    special = [e for e in _surface(roots) if is_special(e) and not axes_in(e.free) <= bound]
     inner = {x for e in special for x in _surface(children(e))}
     return [e for e in special if e not in inner]
 
@@ -453,8 +458,3 @@ def _surface(roots: Sequence[Expr]) -> list[Expr]:
             if not isinstance(e, Reduced | Scanned):
                 stack.extend(children(e))
     return list(seen)
-
-
-def _fits(e: Expr, bound: frozenset[Var]) -> bool:
-    size = iterations(_axes(e.free) - bound)
-    return isinstance(size, int) and size * e.dtype.itemsize <= SHARED_BYTES

@@ -35,6 +35,7 @@ from .cpu_axes import (
     strided_loads,
     traffic,
 )
+from .cpu_intervals import in_pieces
 from .cpu_space import BLOCK, PIECES, Space
 from .cpu_split import split
 from .cpu_stages import Stages, two_pass
@@ -68,7 +69,7 @@ def schedule(nest: Nest, target: Target, *, name: str, facts: Facts) -> Schedule
         family, made = _build(Space(part, writer, _threads(nest)))
         body += made
         families.append(family)
-    kernel = Kernel(name, nest.buffers, tuple(body), _sizes(nest, body),
+    kernel = Kernel(name, nest.buffers, in_pieces(body), _sizes(nest, body),
                     "+".join(dict.fromkeys(families)), facts=facts)  # fmt: skip
     return Scheduled((kernel,))
 

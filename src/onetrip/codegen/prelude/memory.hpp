@@ -138,6 +138,11 @@ template <class T> OT_INLINE vec<T> load_bits(const T* p) {
 OT_INLINE __mmask16 lane_mask(vec<bool> m) { return _mm512_movepi32_mask((__m512i)m.r[0]); }
 #endif
 
+// All bits of a lane of T, or none.
+template <class T> OT_INLINE vec<signed_like<T>> masks_of(vec<bool> m) {
+  return convert<signed_like<T>>(mask_bits(m));
+}
+
 template <class T> OT_INLINE vec<T> load_bits(const T* p, vec<bool> mask) {
   vec<T> x;
 #if OT_AVX512
@@ -150,11 +155,22 @@ template <class T> OT_INLINE vec<T> load_bits(const T* p, vec<bool> mask) {
     x.r[0] = (reg)_mm512_maskz_loadu_epi64((__mmask8)k, p);
     x.r[1] = (reg)_mm512_maskz_loadu_epi64((__mmask8)(k >> 8), p + 8);
   }
-#else
+  return x;
+#elif OT_AVX2
+  if constexpr (sizeof(T) == 4 || sizeof(T) == 8) {
+    vec<signed_like<T>> m = masks_of<T>(mask);
+    for (int i = 0; i < vec<T>::N; i++) {
+      typedef typename vec<T>::reg reg;
+      __m256i k = (__m256i)m.r[i];
+      if constexpr (sizeof(T) == 4) x.r[i] = (reg)_mm256_maskload_epi32((const int*)p, k);
+      else x.r[i] = (reg)_mm256_maskload_epi64((const long long*)p + 4 * i, k);
+    }
+    return x;
+  }
+#endif
   T t[W];
   for (int i = 0; i < W; i++) t[i] = mask[i] ? p[i] : T(0);
   memcpy(&x, t, sizeof x);
-#endif
   return x;
 }
 
@@ -170,10 +186,20 @@ template <class T> OT_INLINE void store_bits(T* p, vec<T> x, vec<bool> mask) {
     _mm512_mask_storeu_epi64(p, (__mmask8)k, (__m512i)x.r[0]);
     _mm512_mask_storeu_epi64(p + 8, (__mmask8)(k >> 8), (__m512i)x.r[1]);
   }
-#else
+  return;
+#elif OT_AVX2
+  if constexpr (sizeof(T) == 4 || sizeof(T) == 8) {
+    vec<signed_like<T>> m = masks_of<T>(mask);
+    for (int i = 0; i < vec<T>::N; i++) {
+      __m256i k = (__m256i)m.r[i], bits = (__m256i)x.r[i];
+      if constexpr (sizeof(T) == 4) _mm256_maskstore_epi32((int*)p, k, bits);
+      else _mm256_maskstore_epi64((long long*)p + 4 * i, k, bits);
+    }
+    return;
+  }
+#endif
   for (int i = 0; i < W; i++)
     if (mask[i]) p[i] = x[i];
-#endif
 }
 
 // W elements from p on. T may be any element type, bf16 and f16 included.
@@ -225,6 +251,25 @@ template <class T> OT_INLINE vec<T> gather_bits(const T* p, vec<int64_t> index, 
   } else if constexpr (sizeof(T) == 8) {
     x.r[0] = (reg)_mm512_mask_i64gather_epi64(zero, low, a, p, 8);
     x.r[1] = (reg)_mm512_mask_i64gather_epi64(zero, high, b, p, 8);
+    return x;
+  }
+#elif OT_AVX2
+  typedef typename vec<T>::reg reg;
+  __m256i low = (__m256i)index.r[0], high = (__m256i)index.r[1];
+  if constexpr (sizeof(T) == 4) {
+    __m256i m = (__m256i)mask.r[0];
+    __m128i z = _mm_setzero_si128();
+    __m128i first = _mm256_castsi256_si128(m), second = _mm256_extracti128_si256(m, 1);
+    __m128i a = _mm256_mask_i64gather_epi32(z, (const int*)p, low, first, 4);
+    __m128i b = _mm256_mask_i64gather_epi32(z, (const int*)p, high, second, 4);
+    x.r[0] = (reg)_mm256_inserti128_si256(_mm256_castsi128_si256(a), b, 1);
+    return x;
+  } else if constexpr (sizeof(T) == 8) {
+    vec<int64_t> m = masks_of<int64_t>(mask);
+    const long long* q = (const long long*)p;
+    __m256i z = _mm256_setzero_si256();
+    x.r[0] = (reg)_mm256_mask_i64gather_epi64(z, q, low, (__m256i)m.r[0], 8);
+    x.r[1] = (reg)_mm256_mask_i64gather_epi64(z, q, high, (__m256i)m.r[1], 8);
     return x;
   }
 #endif

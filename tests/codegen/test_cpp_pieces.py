@@ -1,0 +1,71 @@
+"""Loops over lanes in pieces, and array functions below reductions, beside the interpreter."""
+
+from __future__ import annotations
+
+import cpp_nests as nests
+import numpy as np
+import pytest
+from cpp_run import Case, check, text_of
+
+from onetrip.base.dtype import bool_, f32
+from onetrip.base.sym import Var, add
+from onetrip.ir.expr import Apply, Const, Expr, Load, Position, Reduced, Reduction, apply
+from onetrip.ir.monoid import number
+from onetrip.ir.nest import Axis, Nest, Store
+
+ROWS = 70
+
+
+def joined(edge: int, width: int, op: str) -> Nest:
+    """[erf(x[:edge]), x[edge:]] of each row, chosen by place as a concatenation does."""
+    i, j = Var("p0", ROWS), Var("p1", width)
+    at = add(i * width, j)
+    below = Apply(op, (Position(j), Const(edge - (op == "le"), Position(j).dtype)), bool_)
+    above = Apply("logical_not", (below,), bool_)
+    left: Expr = apply("erf", Load("x", (at,), f32, below))
+    value = Apply("where", (below, left, Load("x", (at,), f32, above)), f32)
+    shape = (ROWS * width,)
+    buffers = (nests.read("x", f32, shape), nests.written("y", f32, shape))
+    return Nest((Axis(i), Axis(j)), buffers, (Store("y", (at,), value),))
+
+
+def curved(width: int, twice: bool) -> Nest:
+    """The mean of erf(x) of each row, and erf(x) less it where asked."""
+    i, j = Var("p0", ROWS), Var("r0", width)
+    curve = apply("erf", Load("x", (add(i * width, j),), f32))
+    total = Reduced(Reduction("sum", (j,), (curve,)), 0, f32)
+    mean = apply("div", total, number(width, f32))
+    buffers = [nests.read("x", f32, (ROWS * width,)), nests.written("m", f32, (ROWS,))]
+    stores = [Store("m", (i,), mean)]
+    if twice:
+        buffers.append(nests.written("y", f32, (ROWS * width,)))
+        stores.append(Store("y", (add(i * width, j),), apply("sub", curve, mean), (j,)))
+    return Nest((Axis(i),), tuple(buffers), tuple(stores))
+
+
+def case(nest: Nest) -> Case:
+    (size,) = nest.buffer("x").type.shape
+    rng = np.random.default_rng(3)
+    return nest, {"x": nests.data(rng, f32, int(str(size)))}, {}
+
+
+@pytest.mark.parametrize("op", ["lt", "le"])
+def test_nothing_is_chosen_in_a_piece(op: str) -> None:
+    kernels = check(*(case(joined(edge, width, op)) for edge, width in ((32, 64), (512, 1000))))
+    for kernel in kernels:
+        text = text_of(kernel)
+        assert "where" not in text
+        assert "iota" not in text
+
+
+def test_a_piece_begins_at_a_whole_vector() -> None:
+    (kernel,) = check(case(joined(20, 64, "lt")))
+    assert "where" in text_of(kernel)
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_one_call_serves_many_elements_of_a_row(twice: bool) -> None:
+    for kernel in check(*(case(curved(width, twice)) for width in (40, 513, 1024))):
+        text = text_of(kernel)
+        assert "ot::vml::erf_n(" in text
+        assert text.count("ot::vml::erf(") <= 1, "a single vector is called for in the rest alone"
