@@ -11,7 +11,7 @@ from onetrip.base.dtype import bool_, f32
 from onetrip.base.sym import Var, add
 from onetrip.ir.expr import Apply, Const, Expr, Load, Position, Reduced, Reduction, apply
 from onetrip.ir.monoid import number
-from onetrip.ir.nest import Axis, Nest, Store
+from onetrip.ir.nest import Access, Axis, Nest, Store
 
 ROWS = 70
 
@@ -69,3 +69,15 @@ def test_one_call_serves_many_elements_of_a_row(twice: bool) -> None:
         text = text_of(kernel)
         assert "ot::vml::erf_n(" in text
         assert text.count("ot::vml::erf(") <= 1, "a single vector is called for in the rest alone"
+
+
+def test_what_depends_on_the_column_alone_is_computed_once_for_all_rows() -> None:
+    nest = nests.normalized(5000, 64, dim=0)
+    rng = np.random.default_rng(3)
+    inputs = {b.name: nests.data(rng, f32, *(int(str(d)) for d in b.type.shape))
+              for b in nest.buffers if b.access is Access.READ}  # fmt: skip
+    (kernel,) = check((nest, inputs, {}))
+    assert kernel.family == "split"
+    rows = text_of(kernel).rsplit("#pragma omp for", 1)[1]
+    assert "rsqrt" not in rows
+    assert " / " not in rows

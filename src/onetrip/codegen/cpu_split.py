@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..base.sym import Dim, Var, add, ceildiv, mul
-from ..ir.expr import Load, Local, Reduced, Reduction
+from ..ir.expr import Expr, Load, Local, Reduced, Reduction, children, walk
 from ..ir.kernel import Let, Loop, Mapping, Scratch, Stmt
 from ..ir.nest import Axis, Nest, Store
 from ..ir.types import TensorType
 from .cpp_index import MOST_LANES
-from .cpu_axes import count, flat, iterations, pick_lane
+from .cpu_axes import axes_in, count, flat, iterations, pick_lane
 from .cpu_space import BLOCK, PIECES, Space
 from .cpu_stages import TERMS, Level
 
@@ -28,13 +28,17 @@ LEAST_ROWS = 32
 
 @dataclass(frozen=True)
 class _Split:
-    """One stage in parts: the part's number, its level, and the names of both working memories."""
+    """One stage in parts: the part's number, its level, and the names of both working memories.
+
+    `settled` are values of a point that later loops over more axes read, and their memories.
+    """
 
     stage: Sequence[Reduction]
     number: Var
     level: Level
     parts: tuple[tuple[str, ...], ...]
     wholes: tuple[tuple[str, ...], ...]
+    settled: tuple[tuple[Expr, str], ...] = ()
 
 
 def split(space: Space, lane: Var | None) -> tuple[Stmt, ...]:
@@ -61,8 +65,35 @@ def _plan(space: Space, stage: Sequence[Reduction], lane: Var | None) -> _Split:
     length = _length(axis, along, lane)
     k = Var(fresh("k"), ceildiv(axis.extent, length))
     start = mul(k, length)
-    names = [tuple(tuple(fresh(kind) for _ in r.lift) for r in stage) for kind in ("part", "whole")]
-    return _Split(stage, k, Level(axis, 1, start, add(start, length)), names[0], names[1])
+    parts, wholes = (
+        tuple(tuple(fresh(kind) for _ in r.lift) for r in stage) for kind in ("part", "whole")
+    )
+    settled = () if lane is None else tuple((e, fresh("held")) for e in _settled(space, stage))
+    return _Split(stage, k, Level(axis, 1, start, add(start, length)), parts, wholes, settled)
+
+
+def _settled(space: Space, stage: Sequence[Reduction]) -> list[Expr]:
+    """The largest values that are known with this stage, where loops over more axes read them.
+
+    Lanes own columns and rows run outside: what depends on the column alone would be computed again
+    for each row.
+    """
+    known = {*stage, *(r for r in space.nest.reductions if space.stages.knows(r))}
+    later = [e for r in space.nest.reductions if r not in known for e in r.lift]
+    stack = [*later, *(e for s in space.nest.stores if s.axes for e in s.roots)]
+    found: dict[Expr, None] = {}
+    seen: set[Expr] = set()
+    while stack:
+        e = stack.pop()
+        if e in seen or isinstance(e, Reduced):
+            continue
+        seen.add(e)
+        inner = {x.reduction for x in walk((e,)) if isinstance(x, Reduced)}
+        if inner & {*stage} and inner <= known and axes_in(e.free) <= space.bound:
+            found[e] = None
+        else:
+            stack.extend(children(e))
+    return list(found)
 
 
 def _length(axis: Var, along: Var | None, lane: Var | None) -> int:
@@ -92,7 +123,8 @@ def _memory(space: Space, s: _Split) -> list[Stmt]:
             size = mul(s.number.extent, _points(space))
             out.append(Scratch(part, TensorType.dense(e.dtype, (size,))))
             out.append(Scratch(whole, TensorType.dense(e.dtype, (_points(space),))))
-    return out
+    held = [Scratch(name, TensorType.dense(e.dtype, (_points(space),))) for e, name in s.settled]
+    return [*out, *held]
 
 
 def _place(space: Space, s: _Split) -> Dim:
@@ -121,9 +153,14 @@ def _join(space: Space, s: _Split, lane: Var | None) -> tuple[Stmt, ...]:
     ]  # fmt: skip
 
     def body() -> tuple[Stmt, ...]:
-        loops = space.stages.reduce(joined, space.bound, lane)
-        again = replace(s, stage=joined)
-        return (*loops, *_keep(space, again, s.wholes, flat(space.axes)))
+        stages, place = space.stages, flat(space.axes)
+        loops = stages.reduce(joined, space.bound, lane)
+        kept = _keep(space, replace(s, stage=joined), s.wholes, place)
+        for r, same in zip(s.stage, joined, strict=True):
+            states = (Reduced(same, c, e.dtype) for c, e in enumerate(same.lift))
+            stages.know(r, tuple(map(stages.resolve, states)))
+        held = [Store(name, (place,), stages.resolve(e)) for e, name in s.settled]
+        return (*loops, *kept, *held)
 
     threads = space.threads if lane is not None else Mapping.SERIAL
     return Space(space.nest, space.stages, threads).loops(lane, body)
@@ -159,6 +196,10 @@ def _recall(space: Space, done: Sequence[_Split], lane: Var | None) -> tuple[Let
                 lets.append(Let(name, Load(whole, (flat(space.axes),), e.dtype)))
                 values.append(Local(name, e.dtype, over))
             space.stages.know(r, tuple(values))
+        for e, held in s.settled:
+            name = space.stages.fresh("got")
+            lets.append(Let(name, Load(held, (flat(space.axes),), e.dtype)))
+            space.stages.replace(e, Local(name, e.dtype, over))
     return tuple(lets)
 
 

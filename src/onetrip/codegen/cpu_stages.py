@@ -117,6 +117,10 @@ class Stages:
         """Says by what the components of a reduction are replaced from now on."""
         self._reduced[reduction] = values
 
+    def knows(self, reduction: Reduction) -> bool:
+        """Whether something stands for the reduction by now."""
+        return reduction in self._reduced
+
     @contextmanager
     def inside(self) -> Iterator[None]:
         """What becomes known inside a loop is not known after it."""
