@@ -15,7 +15,7 @@ import threading
 import warnings
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from ..base.errors import Unsupported
@@ -47,32 +47,28 @@ class Latest(Generic[K, V]):
         self._bound = bound
         self._values: OrderedDict[K, V] = OrderedDict()
 
-    def __contains__(self, key: K) -> bool:
-        return key in self._values
-
     def find(self, key: K) -> V | None:
         """The value of a key, now the one used last."""
-        if key not in self._values:
-            return None
-        self._values.move_to_end(key)
-        return self._values[key]
+        value = self._values.get(key)
+        if value is not None:
+            self._values.move_to_end(key)
+        return value
 
-    def keep(self, key: K, value: V) -> V | None:
-        """Keeps a value; answers with the one that made room for it."""
+    def keep(self, key: K, value: V) -> None:
+        """Keeps a value; the one used longest ago makes room for it."""
         self._values[key] = value
-        return self._values.popitem(last=False)[1] if len(self._values) > self._bound else None
+        if len(self._values) > self._bound:
+            self._values.popitem(last=False)
 
-    def drop(self, unwanted: Callable[[K], bool]) -> None:
-        """Drops what has such a key."""
-        for key in [k for k in self._values if unwanted(k)]:
+    def drop(self, unwanted: Callable[[K], bool]) -> int:
+        """Drops what has such a key; answers with how many that were."""
+        keys = [k for k in self._values if unwanted(k)]
+        for key in keys:
             del self._values[key]
-
-    def clear(self) -> None:
-        """Drops all."""
-        self._values.clear()
+        return len(keys)
 
 
-Key = tuple[Hashable, Place]
+Key = tuple[Settling, Place]
 
 
 class Plain(Protocol):
@@ -130,6 +126,7 @@ class Replayed:
         self._strict = strict
         self.reason: str | None = None
         self.recorded = 0
+        self._is_crowded = False
         self._lock = threading.RLock()
         self._boxed_call = True
         self.forget()
@@ -153,16 +150,15 @@ class Replayed:
         if self.reason is not None or self._graphs.capturing():
             return self._plain.run(arguments)
         with self._lock:
-            key = self._key(arguments)
-            recordings = self._shelves.find(key) or []
+            key, recordings = self._shelf(arguments)
             for recording in recordings:
                 if recording.is_free():
                     return recording(arguments)
             wanted = bool(recordings) or self._pays(key)
         return self._record(key, arguments) if wanted else self._plain.run(arguments)
 
-    def _key(self, arguments: list[Any]) -> Key:
-        """The signature and place of a call."""
+    def _shelf(self, arguments: list[Any]) -> tuple[Key, Sequence[Recording]]:
+        """The signature and place of a call, and the recordings for them."""
         self._calls += 1
         if self._inputs is None:
             self._inputs = Inputs(arguments, self._lasting, self._sized)
@@ -171,19 +167,28 @@ class Replayed:
         if form is None:
             form = Settling(self._inputs)
             self._forms.keep(signature, form)
-        key = (signature, form.place(arguments))
-        if form.version == lent.version and key in self._shelves:
-            return key
+        if form.version == lent.version:
+            key = (form, form.place(arguments))
+            recordings = self._shelves.find(key)
+            if recordings is not None:
+                return key, recordings
         moving = form.settle(arguments)
         if moving:
-            self._shelves.drop(lambda key: key[0] == signature and not moving <= key[1][0])
-        return signature, form.place(arguments)
+            self._places -= self._shelves.drop(
+                lambda key: key[0] is form and not moving <= key[1][0]
+            )
+        key = (form, form.place(arguments))
+        return key, self._shelves.find(key) or ()
 
     def _pays(self, key: Key) -> bool:
         """Whether the first recording for a place is made at this call."""
         sights = self._sights.find(key) or 0
         self._sights.keep(key, sights + 1)
-        return sights >= WARM and self._places < PLACES + self._calls // PAYBACK
+        if sights < WARM:
+            return False
+        if self._places >= PLACES:
+            self._crowded()
+        return self._places < PLACES + self._calls // PAYBACK
 
     def _record(self, key: Key, arguments: list[Any]) -> list[Any]:
         """Runs plainly where a recording will read and write, and records the same."""
@@ -196,23 +201,21 @@ class Replayed:
         answered = answer(answer.own, arguments)
         arguments.clear()
         try:
-            self._keep(key, *self._captured(fixed))
+            with _one_at_a_time:
+                graph, recorded = self._graphs.capture(self._plain.run, list(fixed.tensors))
         except Exception as error:
             self._give_up(error)
+        else:
+            self._keep(key, graph, fixed, recorded)
         return answered
 
-    def _captured(self, fixed: Fixed) -> tuple[Fixed, Graph, list[Any]]:
-        with _one_at_a_time:
-            return fixed, *self._graphs.capture(self._plain.run, list(fixed.tensors))
-
-    def _keep(self, key: Key, fixed: Fixed, graph: Graph, results: list[Any]) -> None:
+    def _keep(self, key: Key, graph: Graph, fixed: Fixed, results: list[Any]) -> None:
         with self._lock:
             recordings = self._shelves.find(key)
             if recordings is None:
                 self._places += 1
                 recordings = []
-                if self._shelves.keep(key, recordings) is not None:
-                    self._crowded()
+                self._shelves.keep(key, recordings)
             lends = len(recordings) < LENDERS
             recordings.append(Recording(graph, fixed, results, lends))
             self.recorded += 1
@@ -221,14 +224,16 @@ class Replayed:
     # ---------------------------------------------------------------- what is said
 
     def _crowded(self) -> None:
-        """A place made room for another: the first time, that is said."""
-        if self._places == PLACES + 1:
-            warnings.warn(
-                f"onetrip records {self._name} for more than {PLACES} sets of sizes and addresses: "
-                f"from here on one in {PAYBACK} calls at most",
-                RuntimeWarning,
-                stacklevel=5,
-            )
+        """There are more places than are recorded: the first time, that is said."""
+        if self._is_crowded:
+            return
+        self._is_crowded = True
+        warnings.warn(
+            f"onetrip is asked to replay {self._name} for more than {PLACES} sets of sizes and "
+            f"addresses: from here on it records at most one in {PAYBACK} calls",
+            RuntimeWarning,
+            stacklevel=4,
+        )
 
     def _give_up(self, error: Exception) -> None:
         """Runs plainly from here on."""
