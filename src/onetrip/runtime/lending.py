@@ -5,8 +5,9 @@ Knows neither recordings nor programs.
 
 from __future__ import annotations
 
-import sys
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from sys import getrefcount
 from typing import NamedTuple
 
 import torch
@@ -15,38 +16,30 @@ from torch import Tensor, UntypedStorage
 _use_count: Callable[[int], int] = torch._C._storage_Use_Count
 
 
-class _Held:
-    """A storage, and how many of the recording's own tensors lie in it."""
-
-    __slots__ = ("cdata", "storage", "tensors")
-
-    def __init__(self, storage: UntypedStorage) -> None:
-        self.storage = storage
-        self.cdata: int = storage._cdata
-        self.tensors = 0
-
-    def references(self) -> tuple[int, int]:
-        """References to the memory beside those tensors', and to the storage object, which a
-        caller may hold without any tensor."""
-        return _use_count(self.cdata) - self.tensors, sys.getrefcount(self.storage)
+_Held = tuple[UntypedStorage, int, int]
+"""A storage, what identifies it, and how many of a recording's own tensors lie in it."""
 
 
 def _storages(own: Sequence[Tensor]) -> list[_Held]:
-    known: dict[int, _Held] = {}
-    for t in own:
-        held = _Held(t.untyped_storage())
-        known.setdefault(held.cdata, held).tensors += 1
-    return list(known.values())
+    counted = Counter(t.untyped_storage()._cdata for t in own)
+    storages = {t.untyped_storage()._cdata: t.untyped_storage() for t in own}
+    return [(storage, cdata, counted[cdata]) for cdata, storage in storages.items()]
+
+
+def _references(held: Sequence[_Held]) -> list[tuple[int, int]]:
+    """References to each memory beside those tensors', and to the storage object, which a caller
+    may hold without any tensor."""
+    return [(_use_count(c) - own, getrefcount(storage)) for storage, c, own in held]
 
 
 def _alone() -> tuple[int, int]:
-    tensor = torch.empty(1)
-    (held,) = _storages([tensor])
-    return held.references()
+    own = [torch.empty(1, device="cpu")]
+    (found,) = _references(_storages(own))
+    return found
 
 
 _ALONE = _alone()
-"""What `references` answers where nobody else holds the memory."""
+"""What `_references` answers where nobody else holds the memory."""
 
 
 class Memory:
@@ -59,7 +52,7 @@ class Memory:
     def __init__(self, own: Sequence[Tensor]) -> None:
         self._own = own
         self._held = _storages(own)
-        position = {h.cdata: n for n, h in enumerate(self._held)}
+        position = {cdata: n for n, (_, cdata, _) in enumerate(self._held)}
         self._places = [
             (position[t.untyped_storage()._cdata], form_of(t), int(t.storage_offset())) for t in own
         ]
@@ -68,11 +61,11 @@ class Memory:
     @property
     def cdatas(self) -> frozenset[int]:
         """What identifies the storages while they exist."""
-        return frozenset(h.cdata for h in self._held)
+        return frozenset(cdata for _, cdata, _ in self._held)
 
     def is_free(self) -> bool:
         """Whether no tensor, no storage object and no gradient formula refers to the results."""
-        return all(h.references() == _ALONE for h in self._held)
+        return all(found == _ALONE for found in _references(self._held))
 
     def lend(self) -> list[Tensor]:
         """The results, as new tensors over this memory."""
@@ -81,7 +74,7 @@ class Memory:
     def copy(self) -> list[Tensor]:
         """The results in new memory, one copy for all; what shared memory does so again."""
         if self._words is None:
-            self._words = [_words(h.storage) for h in self._held]
+            self._words = [_words(storage) for storage, _, _ in self._held]
         fresh = [torch.empty_like(w) for w in self._words]
         for dtype in {w.dtype for w in fresh}:
             pairs = [p for p in zip(fresh, self._words, strict=True) if p[0].dtype == dtype]
