@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from cpp_run import Case, check, text_of
 
-from onetrip.base.dtype import bool_, f32
+from onetrip.base.dtype import DType, bf16, bool_, f32, f64, i16
 from onetrip.base.sym import Var, add
-from onetrip.ir.expr import Apply, Const, Expr, Load, Position, Reduced, Reduction, apply
+from onetrip.ir.expr import Apply, Cast, Const, Expr, Load, Position, Reduced, Reduction, apply
 from onetrip.ir.monoid import number
 from onetrip.ir.nest import Access, Axis, Nest, Store
 
@@ -81,3 +81,19 @@ def test_what_depends_on_the_column_alone_is_computed_once_for_all_rows() -> Non
     rows = text_of(kernel).rsplit("#pragma omp for", 1)[1]
     assert "rsqrt" not in rows
     assert " / " not in rows
+
+
+@pytest.mark.parametrize("dtype", [f32, f64, bf16, bool_, i16], ids=str)
+def test_a_tile_is_turned_around_in_registers(dtype: DType) -> None:
+    cases = []
+    for rows, columns in ((192, 256), (193, 350), (300, 177)):
+        i, j = Var("p0", rows), Var("p1", columns)
+        x = Load("x", (add(j * rows, i),), dtype)
+        shape = (rows * columns,)
+        buffers = (nests.read("x", dtype, shape), nests.written("y", dtype, shape))
+        store = Store("y", (add(i * columns, j),), Cast(Cast(x, f32), dtype), ())
+        nest = Nest((Axis(i), Axis(j)), buffers, (store,))
+        cases.append((nest, {"x": nests.data(np.random.default_rng(1), dtype, *shape)}, {}))
+    for kernel in check(*cases):
+        assert kernel.family == "transpose"
+        assert "ot::transpose(" in text_of(kernel)

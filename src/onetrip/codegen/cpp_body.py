@@ -20,6 +20,7 @@ from ..ir.nest import Access, Buffer, Store
 from .cpp_index import LEAST_LANES, MOST_LANES, divides
 from .cpp_ops import array_function, has_array, memory_type, value_type
 from .cpp_stores import store_varies, write_store
+from .cpp_turned import Turned, turned_copy, write_turned
 from .cpp_values import Lanes, Place, Values
 from .emit import Needs, Scopes
 
@@ -101,10 +102,20 @@ class Body:
             self._declare_scratch(stmt, shared=False)
         elif isinstance(stmt, Loop) and stmt.tile > 1:
             self._lane_loop(stmt)
+        elif isinstance(stmt, Loop) and self._is_turned(copy := turned_copy(stmt)):
+            assert copy is not None
+            write_turned(self.values, copy, self._end(stmt), self._end(copy.inner))
         elif isinstance(stmt, Loop):
             head = self._head(stmt.axis, self._bound(stmt.start), self._end(stmt))
             with self.scopes.block(head, "}", (stmt.axis,)):
                 self._run(stmt.body)
+
+    def _is_turned(self, copy: Turned | None) -> bool:
+        """Whether a copy moves bytes alone: from memory to memory of the same elements."""
+        if copy is None or self.values.lanes is not None:
+            return False
+        places = self.values.places
+        return places[copy.store.buffer].element == places[copy.load.buffer].element
 
     def _parallel(self, loop: Loop, last: bool) -> None:
         nest = [loop]

@@ -46,8 +46,11 @@ SERIAL_BYTES = 1 << 16
 """Traffic below which a parallel region costs more than it gains."""
 SPLIT_BYTES = 1 << 18
 """Traffic from which reducing in parts pays for a second pass over the partial results."""
-TILE = 32
-"""Edge of a transposed tile; its rows are padded so that they fall into different cache sets."""
+TILE = 64
+"""Edge of a transposed tile: it fits the level-1 cache, and each of its rows is a few lines of
+memory. Its rows are padded so that they fall into different cache sets."""
+LEAST_TILE = 32
+"""Extent from which an axis is tiled."""
 PITCH = TILE + MOST_LANES
 
 
@@ -192,7 +195,7 @@ def _transposed_axis(space: Space, lane: Var) -> Var | None:
     if isinstance(size, int) and size < SERIAL_BYTES:
         return None
     other = max(others, key=lambda v: count(v.extent))
-    return other if min(count(lane.extent), count(other.extent)) >= TILE else None
+    return other if min(count(lane.extent), count(other.extent)) >= LEAST_TILE else None
 
 
 def _tiled(loads: Sequence[Load], other: Var) -> list[Load]:
@@ -200,12 +203,12 @@ def _tiled(loads: Sequence[Load], other: Var) -> list[Load]:
 
 
 def _transpose(space: Space, lane: Var, other: Var) -> tuple[Stmt, ...]:
-    """Square tiles: jumping loads are copied row by row, then read across."""
+    """Square tiles: jumping loads are copied into one, turned around, then read along its rows."""
     fresh = space.stages.fresh
     by = Var(fresh("ty"), ceildiv(other.extent, TILE))
     bx = Var(fresh("tx"), ceildiv(lane.extent, TILE))
     row, column = mul(by, TILE), mul(bx, TILE)
-    place = add(mul(add(lane, mul(column, -1)), PITCH), add(other, mul(row, -1)))
+    place = add(mul(add(other, mul(row, -1)), PITCH), add(lane, mul(column, -1)))
     body: list[Stmt] = []
     tiles: dict[Expr, Expr] = {}
     for load in _tiled(strided_loads(space.roots, lane), other):

@@ -326,6 +326,63 @@ OT_INLINE void store_strided(T* p, int64_t stride, vec<register_type<T>> x) {
   store_strided(p, stride, x, vec<bool>(true));
 }
 
+// ---- transposed ------------------------------------------------------------------------------
+
+// The halves of two registers with their lanes in turn: a0 b0 a1 b1 ...
+#if OT_AVX512
+#define OT_LOW 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define OT_HIGH 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#elif OT_AVX2
+#define OT_LOW 0, 8, 1, 9, 2, 10, 3, 11
+#define OT_HIGH 4, 12, 5, 13, 6, 14, 7, 15
+#else
+#define OT_LOW 0, 4, 1, 5
+#define OT_HIGH 2, 6, 3, 7
+#endif
+
+// A square of W rows turned around: interleaving row i with row i + W/2, log2(W) times over.
+template <class T> OT_INLINE void transpose_square(T* to, int64_t rows, const T* from,
+                                                   int64_t columns) {
+#if __has_builtin(__builtin_shufflevector)
+  if constexpr (vec<T>::N == 1) {
+    typename vec<T>::reg x[W], y[W];
+    for (int i = 0; i < W; i++) x[i] = load_bits(from + i * columns).r[0];
+    for (int step = 1; step < W; step *= 2) {
+      for (int i = 0; i < W / 2; i++) {
+        y[2 * i] = __builtin_shufflevector(x[i], x[i + W / 2], OT_LOW);
+        y[2 * i + 1] = __builtin_shufflevector(x[i], x[i + W / 2], OT_HIGH);
+      }
+      for (int i = 0; i < W; i++) x[i] = y[i];
+    }
+    for (int i = 0; i < W; i++) memcpy(to + i * rows, &x[i], sizeof x[i]);
+    return;
+  }
+#endif
+  for (int i = 0; i < W; i++)
+    for (int j = 0; j < W; j++) to[j * rows + i] = from[i * columns + j];
+}
+#undef OT_LOW
+#undef OT_HIGH
+
+// to[j * rows + i] = from[i * columns + j] for i < m and j < n.
+template <class E>
+OT_INLINE void transpose(E* to_, int64_t rows, const E* from_, int64_t columns, int64_t m,
+                         int64_t n) {
+  typedef memory_type<E> T;
+  T* to = (T*)to_;
+  const T* from = (const T*)from_;
+  int64_t i = 0;
+  for (; i + W <= m; i += W) {
+    int64_t j = 0;
+    for (; j + W <= n; j += W)
+      transpose_square(to + j * rows + i, rows, from + i * columns + j, columns);
+    for (; j < n; j++)
+      for (int k = 0; k < W; k++) to[j * rows + i + k] = from[(i + k) * columns + j];
+  }
+  for (; i < m; i++)
+    for (int64_t j = 0; j < n; j++) to[j * rows + i] = from[i * columns + j];
+}
+
 // The accumulating scatter for an output that several threads share.
 template <class T, class F>
 OT_INLINE void scatter_atomic(T* p, vec<int64_t> index, vec<register_type<T>> x, vec<bool> mask,
