@@ -19,6 +19,9 @@ import torch
 from .recording import Graph, Run
 from .triton_build import current_stream
 
+MODE = "thread_local"
+"""What other threads do meanwhile, allocating memory too, breaks no capture."""
+
 
 class CudaGraphs:
     """Recording on one GPU.
@@ -30,6 +33,8 @@ class CudaGraphs:
     def __init__(self, device: torch.device) -> None:
         self._index = device.index or 0
         self._stream: Any = None
+        # Allocators go on to ask a graph whose capture broke off whether memory is for it.
+        self._broken: list[torch.cuda.CUDAGraph] = []
 
     def queue(self) -> int:
         """The current stream's handle."""
@@ -50,7 +55,7 @@ class CudaGraphs:
     def _recorded(self, run: Run, arguments: list[Any]) -> tuple[Graph, list[Any]]:
         graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
         try:
-            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            graph.capture_begin(pool=pool, capture_error_mode=MODE)
             results = run(arguments)
             graph.capture_end()
         except BaseException:
@@ -67,13 +72,20 @@ class CudaGraphs:
         try:
             graph.capture_end()
         except RuntimeError:
+            self._broken.append(graph)
+            for undo in (torch._C._cuda_endAllocateToPool, torch._C._cuda_releasePool):
+                with suppress(RuntimeError):
+                    undo(self._index, pool)
             with suppress(RuntimeError):
-                torch._C._cuda_endAllocateToPool(self._index, pool)
+                graph.reset()
             with suppress(RuntimeError):
-                mended, one = torch.cuda.CUDAGraph(), torch.zeros(1, device=self._index)
-                mended.capture_begin(capture_error_mode="thread_local")
-                one.zero_()
-                mended.capture_end()
+                self._capture_soundly()
+
+    def _capture_soundly(self) -> None:
+        graph, one = torch.cuda.CUDAGraph(), torch.zeros(1, device=self._stream.device)
+        graph.capture_begin(capture_error_mode=MODE)
+        one.zero_()
+        graph.capture_end()
 
 
 @contextmanager
