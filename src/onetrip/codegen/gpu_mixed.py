@@ -10,7 +10,6 @@ The numbers are those that the price was made of (cost/mixed.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from ..base.sym import Var, add, mul
@@ -21,6 +20,7 @@ from .gpu_build import Tiling
 from .gpu_split import (
     Pieces,
     Split,
+    chunked,
     flat,
     inner_axes,
     mapped,
@@ -30,6 +30,9 @@ from .gpu_split import (
     size,
     stored_run,
 )
+
+NEAR = 16
+"""Parts without a guard may be longer by one in so many rows."""
 
 
 def tiling_of(nest: Nest, tiled: Tiled, walked: tuple[Var, ...]) -> Tiling:
@@ -44,18 +47,11 @@ def tiling_of(nest: Nest, tiled: Tiled, walked: tuple[Var, ...]) -> Tiling:
     return Tiling(lanes, tiled.warps, "mixed", stages=tiled.stages)
 
 
-def in_parts(
-    nest: Nest, tiled: Tiled, cut_at: Callable[[Var, int, int], Split], stem: str
-) -> tuple[Nest, Tiling, Pieces]:
-    """The nest of the parts, its tiling, and the nests that join them with their scratch.
-
-    Args:
-        cut_at: how an axis is cut into about so many parts, of tiles of so many lanes.
-    """
+def in_parts(nest: Nest, tiled: Tiled, stem: str) -> tuple[Nest, Tiling, Pieces]:
+    """The nest of the parts, its tiling, and the nests that join them with their scratch."""
     walk = tiled.walk
     longest = max(walk.walked, key=_length)
-    lanes = tiled.rows if longest is walk.walked[-1] else 1
-    cut = cut_at(longest, tiled.parts, lanes)
+    cut = _cut(longest, tiled.parts, tiled.rows if longest is walk.walked[-1] else 1)
     part, run = Var("part", cut.parts), Var(f"{cut.axis.name}_run", cut.chunk)
     scratch: list[Buffer] = []
     stores: list[Store] = []
@@ -78,6 +74,19 @@ def in_parts(
     walked = tuple(run if a is cut.axis else a for a in walk.walked)
     joined = tuple(_joining(nest, late, joins, pool) for late in _by_axes(walk.late))
     return parts, tiling_of(parts, tiled, walked), Pieces(joined, tuple(scratch))
+
+
+def _cut(axis: Var, most: int, lanes: int) -> Split:
+    """At most so many parts, which run at the same time: as even ones as whole tiles allow.
+
+    Parts of equal size need no guard; they are taken where they are hardly longer.
+    """
+    least, extent = chunked(axis.extent, most, lanes), axis.extent
+    if not (isinstance(least, int) and isinstance(extent, int)):
+        return Split(axis, most, least)
+    near = range(least, least + least // NEAR + 1, lanes)
+    chunk = next((c for c in near if extent % c == 0), least)
+    return Split(axis, -(-extent // chunk), chunk)
 
 
 def _length(a: Var) -> int:

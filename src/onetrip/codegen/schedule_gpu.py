@@ -27,6 +27,7 @@ from ..target import Target
 from .gpu_axes import on_common_axes, parts_apart
 from .gpu_build import Tiling, build
 from .gpu_mixed import in_parts, tiling_of
+from .gpu_online import in_one_walk
 from .gpu_split import (
     Pieces,
     Split,
@@ -35,7 +36,6 @@ from .gpu_split import (
     flattened,
     inner_axes,
     is_reduced,
-    online_softmax,
     size,
     split,
     stores_apart,
@@ -97,7 +97,7 @@ def _pieces(nest: Nest, target: Target, stem: str) -> Made:
         return _mixed(nest, tiled, target, stem)
     tiling = _reduction_tiling(nest, target)
     if _walked(nest, tiling):
-        nest = online_softmax(nest)
+        nest = in_one_walk(nest)
     cut = _cut(nest, tiling, target)
     if cut is None:
         return ((nest, None),), ()
@@ -110,7 +110,7 @@ def _mixed(nest: Nest, tiled: Tiled, target: Target, stem: str) -> Made:
     """One walk over the rows, in parts where the chip has room for several."""
     if tiled.parts == 1:
         return ((nest, tiling_of(nest, tiled, tiled.walk.walked)),), ()
-    first, tiling, columns = in_parts(nest, tiled, _even_cut, stem)
+    first, tiling, columns = in_parts(nest, tiled, stem)
     rest, scratch = _joined(columns, target, stem)
     return ((first, tiling), *rest), scratch
 

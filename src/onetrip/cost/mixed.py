@@ -119,16 +119,16 @@ def _tiled(walk: Walk, nest: Nest, target: Target, hints: Hints) -> Tiled:
     points = number(product([a.extent for a in nest.space]), hints)
     parts = _parts(length, rows, warps, points, target)
     steps = max(1, -(-number(length, hints) // (rows * parts)))
-    tile = rows * lanes * _streamed(nest, walk)
+    tile = rows * _streamed(nest, walk, lanes)
     room = target.shared_per_multiprocessor // max(1, RESIDENT // warps)
     stages = min(AHEAD, 1 + room // max(1, tile), steps)
     return Tiled(walk, rows, lanes, warps, parts, steps, stages, tile * (stages - 1))
 
 
-def _streamed(nest: Nest, walk: Walk) -> int:
-    """Bytes that one element of a tile loads."""
-    loads = [e for e in nest.loads if set(walk.walked) & e.free and set(walk.held) & e.free]
-    return sum(e.dtype.itemsize for e in loads)
+def _streamed(nest: Nest, walk: Walk, lanes: int) -> int:
+    """Bytes that the walk loads for each row."""
+    loads = [e for e in nest.loads if not e.free.isdisjoint(walk.walked)]
+    return sum(e.dtype.itemsize * (1 if e.free.isdisjoint(walk.held) else lanes) for e in loads)
 
 
 def _parts(length: Dim, rows: int, warps: int, points: int, target: Target) -> int:
