@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -38,3 +39,33 @@ def test_of_two_zeros_fmax_and_fmin_choose_as_eager(
     a = torch.tensor([0.0, -0.0, 0.0, -0.0] * 16, dtype=dtype)
     b = torch.tensor([-0.0, 0.0, 0.0, -0.0] * 16, dtype=dtype)
     assert torch.equal(compiled(fn)(a, b).signbit(), fn(a, b).signbit())
+
+
+def heads(*shape: int, between: bool = False) -> Tensor:
+    """Queries, keys or values; `between` other rows, as a projection leaves them."""
+    x = torch.randn(shape)
+    return x.transpose(1, 2).contiguous().transpose(1, 2) if between else x
+
+
+ATTENTIONS = {
+    "three axes": ((4, 3, 8), (4, 6, 8), (4, 6, 8), {"is_causal": True}),
+    "library's fast kernel": ((2, 4, 3, 8), (2, 4, 6, 8), (2, 4, 6, 8), {}),
+    "grouped": ((2, 4, 3, 8), (2, 2, 6, 8), (2, 2, 6, 8), {"enable_gqa": True}),
+    "narrow values": ((2, 4, 3, 8), (2, 4, 6, 8), (2, 4, 6, 5), {}),
+    "one key for all": ((2, 4, 3, 8), (1, 1, 6, 8), (2, 4, 6, 8), {}),
+}
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_gradients_of_attention_lie_as_eagers(name: str) -> None:
+    """How the library lays them depends on the kernel that it takes."""
+    *shapes, flags = ATTENTIONS[name]
+    attend = partial(torch.nn.functional.scaled_dot_product_attention, **flags)
+    given = [heads(*s, between=len(s) == 4 and k == 0) for k, s in enumerate(shapes)]
+    strides = []
+    for run in (attend, compiled(lambda q, k, v: attend(q, k, v))):
+        leaves = [t.detach().requires_grad_() for t in given]
+        y = run(*leaves)
+        found = torch.autograd.grad(y, leaves, torch.ones(y.shape))
+        strides.append([t.stride() for t in found])
+    assert strides[0] == strides[1]

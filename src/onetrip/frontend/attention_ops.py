@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 from ..ops.attention_layout import RANK, dense_strides, result_order
@@ -216,17 +217,46 @@ def _attention_backward(
         recorded = _record(operands, (is_causal, scale, enable_gqa), mask_gradient)
     sources = recorded.leaves if mask_gradient else recorded.leaves[:3]
     gradients = torch.autograd.grad(recorded.result, sources, gradient, retain_graph=True)
-    return [
-        _restrided(g, _like(tuple(source.shape), source.stride()))
-        for g, source in zip(gradients, sources, strict=True)
-    ]
+    flags = (is_causal, scale, enable_gqa, mask_gradient)
+    laid = _laid(gradient.device, tuple(map(_form, (gradient, *operands))), flags)
+    return [_restrided(g, strides) for g, strides in zip(gradients, laid, strict=True)]
+
+
+_Form = tuple[torch.dtype, tuple[int, ...], tuple[int, ...]]
+
+
+def _form(t: Tensor) -> _Form:
+    return t.dtype, tuple(t.shape), t.stride()
 
 
 @functools.lru_cache(maxsize=1024)
-def _like(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides of what ``empty_like`` makes of a tensor of these."""
-    source = torch.empty_strided(shape, strides, device="meta")
-    return torch.empty_like(source).stride()
+def _laid(
+    device: torch.device, forms: tuple[_Form, ...], flags: tuple[Any, ...]
+) -> list[tuple[int, ...]]:
+    """Strides that a compilation was told of, for a gradient and operands of these forms."""
+    *shown, mask_gradient = flags
+    with FakeTensorMode(), _recording():
+        gradient, *operands = (
+            torch.empty_strided(shape, strides, dtype=dtype, device=device)
+            for dtype, shape, strides in forms
+        )
+        return [t.stride() for t in _gradients_like(gradient, operands, shown, mask_gradient)]
+
+
+def _gradients_like(
+    gradient: Tensor, operands: Sequence[Tensor], flags: Sequence[Any], of_mask: bool
+) -> list[Tensor]:
+    """Tensors without values that lie as the library's gradients do.
+
+    On a CPU by its own steps on tensors without values: which kernel it takes, and how that one
+    lays a gradient, is its own affair. A GPU's kernels lay theirs like the operands.
+    """
+    sources = operands if of_mask else operands[:3]
+    if gradient.device.type != "cpu":
+        return [torch.empty_like(t) for t in sources]
+    recorded = _record(operands, flags, of_mask)
+    leaves = recorded.leaves[: len(sources)]
+    return list(torch.autograd.grad(recorded.result, leaves, gradient))
 
 
 def _attention_backward_fake(
@@ -241,10 +271,9 @@ def _attention_backward_fake(
     mask_gradient: bool,
     token: Tensor | None,
 ) -> list[Tensor]:
-    sources = [query, key, value]
-    if mask_gradient and attn_mask is not None:
-        sources.append(attn_mask)
-    return [torch.empty_like(source) for source in sources]
+    operands = _present(query, key, value, attn_mask)
+    made = _gradients_like(gradient, operands, (is_causal, scale, enable_gqa), mask_gradient)
+    return [t.detach() for t in made]
 
 
 def _context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
