@@ -360,25 +360,28 @@ def test_numbers_and_nothing_are_results_too() -> None:
 def test_a_second_program_reads_what_the_first_lends_where_it_lies(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A forward and a backward pass, shared by layers with weights of their own."""
     forward = Case(lambda w, x: ((x @ w).sigmoid(), x @ w, x), lasting=[0])
     backward = Case(lambda w, g, y, x: (x.t() @ (g * y * (1 - y)), g @ w.t()), lasting=[0])
+    layers = [WEIGHT + k for k in range(2 * ADDRESSES[True])]
 
-    def step(g: Tensor) -> None:
-        x = torch.randn(4, 3)
-        y, _, same = forward(WEIGHT, x)
-        results = backward(WEIGHT, g, y, same)
-        expected = (x @ WEIGHT).sigmoid()
-        agrees(results, (x.t() @ (g * expected * (1 - expected)), g @ WEIGHT.t()))
+    def step() -> None:
+        for w in layers:
+            x, g = torch.randn(4, 3), torch.randn(4, 3)
+            y, _, same = forward(w, x)
+            results = backward(w, g, y, same)
+            expected = (x @ w).sigmoid()
+            agrees(results, (x.t() @ (g * expected * (1 - expected)), g @ w.t()))
 
-    for _ in range(8):
-        step(torch.randn(4, 3))
+    for _ in range(10):
+        step()
     copied = []
     copy = torch._foreach_copy_
     monkeypatch.setattr(torch, "_foreach_copy_", lambda a, b: copied.append(len(a)) or copy(a, b))
-    assert forward.plain_runs(lambda: step(torch.randn(4, 3))) == 0
-    assert backward.plain_runs(lambda: step(torch.randn(4, 3))) == 0
+    assert forward.plain_runs(step) == 0
+    assert backward.plain_runs(step) == 0
     # x for the first; x and g for the second, which finds y where it was
-    assert copied == [1, 2] * 2
+    assert copied == [1, 2] * len(layers) * 2
 
 
 def test_results_fed_back_need_no_recordings_without_end() -> None:

@@ -1,8 +1,9 @@
 """What a recording depends on in a call's arguments, and which of them it copies.
 
 A recording bakes numbers, shapes and strides into its work, and the address of every input that it
-reads where it lies. Parameters have an address of their own; results that recordings lend come back
-to a few; any other input is believed to stay where it was met first, until it is met elsewhere.
+reads where it lies. Parameters are always read so: calls with other ones are calls of another
+signature. Results that recordings lend come back to a few addresses; any other input is believed to
+stay where it was met first, until it is met elsewhere.
 Knows no recordings.
 """
 
@@ -23,7 +24,7 @@ ADDRESSES = {True: 4, False: 1}
 more is copied. Programs that feed each other results would else need recordings without end."""
 
 Place: TypeAlias = tuple[frozenset[int], tuple[int, ...]]
-"""Positions that are copied, and the addresses of all other tensors."""
+"""Positions that are copied, and the addresses of all other tensors but parameters."""
 
 
 class Inputs:
@@ -38,19 +39,21 @@ class Inputs:
     def __init__(
         self, arguments: Sequence[Any], lasting: Collection[int], sized: Collection[int]
     ) -> None:
-        self.tensors = [k for k, a in enumerate(arguments) if isinstance(a, Tensor)]
-        self.loose = [k for k in self.tensors if k not in lasting]
+        tensors = [k for k, a in enumerate(arguments) if isinstance(a, Tensor)]
+        self.loose = [k for k in tensors if k not in lasting]
         self._loose = _getter(self.loose)
+        self._lasting = _getter([k for k in tensors if k in lasting])
         self._sized = _getter([k for k in self.loose if k in sized])
-        self._numbers = _getter([k for k in range(len(arguments)) if k not in self.tensors])
+        self._numbers = _getter([k for k in range(len(arguments)) if k not in tensors])
 
     def signature(self, arguments: Sequence[Any]) -> Hashable:
-        """What of a call, beside addresses, a recording of it depends on."""
+        """What of a call, beside addresses of what is no parameter, a recording depends on."""
         return (
             torch.is_inference_mode_enabled(),
             tuple(map(_exactly, self._numbers(arguments))),
             tuple([t.shape for t in self._sized(arguments)]),
             tuple(map(Tensor.stride, self._loose(arguments))),
+            tuple(map(Tensor.data_ptr, self._lasting(arguments))),
         )
 
 
@@ -83,7 +86,7 @@ class Settling:
     def _decide(self, copied: frozenset[int]) -> None:
         self.copied = copied
         self.version = lent.version
-        self._fixed = _getter([k for k in self._inputs.tensors if k not in copied])
+        self._fixed = _getter([k for k in self._inputs.loose if k not in copied])
 
     def settle(self, arguments: Sequence[Any]) -> frozenset[int]:
         """Decides anew; answers with inputs that were read where they lay and turn out to move."""
