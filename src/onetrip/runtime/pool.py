@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import weakref
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -40,28 +40,56 @@ def _allocator() -> Callable[..., torch.Tensor]:
 _small = _allocator()
 
 
+def _aliaser() -> Callable[..., torch.Tensor]:
+    """(tensor, shape, strides, offset) -> another tensor over the same storage, related to it in
+    no other way; past the dispatcher where torch has such a function."""
+    found: Callable[..., torch.Tensor] | None = getattr(
+        torch._C._dynamo.guards, "_reinterpret_tensor", None
+    )
+    if found is not None:
+        return found
+    return lambda t, shape, stride, offset: torch.empty(0, dtype=t.dtype).set_(
+        t.untyped_storage(), t.storage_offset() + offset, shape, stride
+    )
+
+
+alias = _aliaser()
+
+LOOKS = 64
+"""Pages of one form that an allocation looks at, the longest in use first."""
+
+Form = tuple[int, torch.dtype, bool]
+"""What the tensors of a page have in common: bytes, dtype, whether made in inference mode."""
+
+
 @dataclass(eq=False, slots=True)
 class _Page:
-    """A storage and what it was when the pool took it in."""
+    """A storage and a tensor over the whole of it, neither ever given away, and what they were when
+    taken in."""
 
     storage: torch.UntypedStorage
+    base: torch.Tensor
     pointer: int
-    nbytes: int
     cdata: int
+    form: Form
 
 
-def _page(storage: torch.UntypedStorage) -> _Page:
-    return _Page(storage, storage.data_ptr(), storage.nbytes(), storage._cdata)
+def _page(form: Form) -> _Page:
+    nbytes, dtype, _ = form
+    storage = torch.UntypedStorage(nbytes)
+    base = torch.empty(0, dtype=dtype).set_(storage, 0, (nbytes // dtype.itemsize,), (1,))
+    return _Page(storage, base, storage.data_ptr(), storage._cdata, form)
 
 
 _use_count: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
 
 
-def _references(page: _Page) -> int:
-    return sys.getrefcount(page.storage)
+def _references(page: _Page) -> tuple[int, int]:
+    """Of tensors and storages to the memory, and of the interpreter to the storage object."""
+    return _use_count(page.cdata) if _use_count else 0, sys.getrefcount(page.storage)
 
 
-_ONLY_THE_PAGE = _references(_page(torch.UntypedStorage(0)))
+_ONLY_THE_POOLS = _references(_page((0, torch.uint8, False)))
 
 
 def _is_free(page: _Page) -> bool:
@@ -70,27 +98,25 @@ def _is_free(page: _Page) -> bool:
     The count of tensors says nothing of a caller who holds the storage object itself, so the
     interpreter's count is read too.
     """
-    if _use_count is None or _use_count(page.cdata) != 1:
-        return False
-    return _references(page) == _ONLY_THE_PAGE
+    return _references(page) == _ONLY_THE_POOLS
 
 
 def _is_intact(page: _Page) -> bool:
     """Whether the storage still has the memory that the pool gave it."""
     storage = page.storage
-    return storage.data_ptr() == page.pointer and storage.nbytes() == page.nbytes
+    return storage.data_ptr() == page.pointer and storage.nbytes() == page.form[0]
 
 
 class OutputPool:
-    """Storages by size, at most `limit` bytes of them (None: ONETRIP_POOL_BYTES).
+    """Storages by form, at most `limit` bytes of them (None: ONETRIP_POOL_BYTES).
 
     Any thread may allocate. After a fork the child starts with an empty pool. The bound covers
-    what is free and what is in use; past it, the sizes used longest ago are forgotten first.
+    what is free and what is in use; past it, the forms used longest ago are forgotten first.
     """
 
     def __init__(self, limit: int | None = None) -> None:
         self._limit = limit
-        self._pages: OrderedDict[int, list[_Page]] = OrderedDict()
+        self._pages: OrderedDict[Form, deque[_Page]] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
         _POOLS.add(self)
@@ -109,22 +135,31 @@ class OutputPool:
         """
         if nbytes < SMALLEST:
             return _small(shape, stride, dtype)
-        storage = self.storage(nbytes)
-        return torch.empty(0, dtype=dtype).set_(storage, 0, shape, stride)
+        return self._made(shape, stride, dtype, nbytes)
 
     def storage(self, nbytes: int) -> torch.UntypedStorage:
         """A storage of `nbytes` bytes that nobody else reads or writes."""
+        return self._made((nbytes,), (1,), torch.uint8, nbytes).untyped_storage()
+
+    def _made(
+        self, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype, nbytes: int
+    ) -> torch.Tensor:
+        """A tensor over a free page or a new one. A page is free until a tensor over it exists:
+        that is made under the lock, so that no two threads get one page."""
+        form = (nbytes, dtype, torch.is_inference_mode_enabled())
         with self._lock:
-            pages = self._pages.get(nbytes)
+            pages = self._pages.get(form)
             if pages is not None:
-                self._pages.move_to_end(nbytes)
-                for page in pages:
+                self._pages.move_to_end(form)
+                for _ in range(min(len(pages), LOOKS)):
+                    page = pages[0]
+                    pages.rotate(-1)
                     if _is_free(page):
                         if _is_intact(page):
-                            return page.storage
+                            return alias(page.base, shape, stride, 0)
                         self._forget(page)
                         break
-            return self._take_in(nbytes)
+            return alias(self._take_in(form), shape, stride, 0)
 
     def release(self) -> None:
         """Forget every storage; those in use live as long as their tensors."""
@@ -132,16 +167,16 @@ class OutputPool:
             self._pages.clear()
             self._bytes = 0
 
-    def _take_in(self, nbytes: int) -> torch.UntypedStorage:
+    def _take_in(self, form: Form) -> torch.Tensor:
         limit = knobs.POOL_BYTES.get() if self._limit is None else self._limit
-        storage = torch.UntypedStorage(nbytes)
-        advise_huge(storage.data_ptr(), nbytes)
+        page, nbytes = _page(form), form[0]
+        advise_huge(page.pointer, nbytes)
         if nbytes <= limit and _use_count is not None:
             self._make_room(limit - nbytes)
-            self._pages.setdefault(nbytes, []).append(_page(storage))
-            self._pages.move_to_end(nbytes)
+            self._pages.setdefault(form, deque()).append(page)
+            self._pages.move_to_end(form)
             self._bytes += nbytes
-        return storage
+        return page.base
 
     def _make_room(self, target: int) -> None:
         """Forget storages until at most `target` bytes remain."""
@@ -150,11 +185,11 @@ class OutputPool:
             self._forget(pages[0])
 
     def _forget(self, page: _Page) -> None:
-        pages = self._pages[page.nbytes]
+        pages = self._pages[page.form]
         pages.remove(page)
         if not pages:
-            del self._pages[page.nbytes]
-        self._bytes -= page.nbytes
+            del self._pages[page.form]
+        self._bytes -= page.form[0]
 
 
 _POOLS: weakref.WeakSet[OutputPool] = weakref.WeakSet()

@@ -26,6 +26,7 @@ from ..ir.types import TensorType
 from .frame import Backend, BoundLaunch
 from .inputs import Remembered, laid_out, restrided
 from .layout import Layout, is_static
+from .pool import alias
 from .resolve import resolve_target, torch_dtype
 from .spelling import Spelling
 
@@ -153,7 +154,9 @@ class Lines:
         if checked and laid_out and all(isinstance(s, int) for s in t.strides):
             strides = repr(tuple(t.strides))
             moved = self.text.bound(restrided)
-            lines.append(f"if {name}.stride() != {strides}: {name} = {moved}({name}, {strides})")
+            dense = t.strides == TensorType.dense(t.dtype, t.shape).strides
+            test = f"not {name}.is_contiguous()" if dense else f"{name}.stride() != {strides}"
+            lines.append(f"if {test}: {name} = {moved}({name}, {strides})")
         if value.name in self.layout.addressed:
             # A tensor without dimensions may be given as a number, which no kernel reads.
             test = "" if t.shape else f"if isinstance({name}, {self.text.bound(Tensor)}): "
@@ -236,7 +239,7 @@ class Lines:
             lines.append(f"p[{slot}] = (p[{source}] or 0) + {shift} * {t.dtype.itemsize}")
         if value in self.layout.as_tensor:
             form, of = ", ".join(self._form(t)), self.layout.name(source)
-            made = f"{of}.as_strided({form}, {of}.storage_offset() + {shift})"
+            made = f"{self.text.bound(alias)}({of}, {form}, {shift})"
             if slot in self.layout.lasting:
                 moved = step.offset
                 assert isinstance(moved, int)
