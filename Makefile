@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.onetrip-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint conformance golden bench docs
+.PHONY: help setup browser demo test check lint conformance golden bench docs
 
 help:  ## List the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,6 +25,12 @@ $(STAMP): pyproject.toml constraints.txt | $(BIN)/python
 
 setup: $(STAMP)  ## Make .venv and install onetrip into it (PIP_FLAGS: more flags for pip)
 
+browser:  ## Install Debian's Chromium where it is missing, for the tests of the explorer's page
+	@command -v chromium >/dev/null || \
+	  { test "`id -u`" = 0 && command -v apt-get >/dev/null && apt-get -qq update && \
+	    apt-get -qq install -y --no-install-recommends chromium fonts-dejavu-core; } || \
+	  echo "No Chromium: the tests of the explorer's page are skipped (apt-get install chromium)"
+
 demo: $(STAMP)  ## Plan, compile and run a small model, with every boundary explained
 	$(BIN)/onetrip demo
 
@@ -36,7 +42,7 @@ lint: $(STAMP)  ## Format, lint and types
 check: lint  ## lint and the fast tests, two minutes
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not slow and not exhaustive"
 
-test: lint  ## lint and every test but the exhaustive ones
+test: lint browser  ## lint and every test but the exhaustive ones
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not exhaustive" --durations 20
 
 conformance: $(STAMP)  ## The exhaustive tests: every small graph's plan, PyTorch's own operator tests

@@ -26,12 +26,12 @@ from ..ir.nest import Buffer, Nest
 from ..ir.parser import parse
 from ..ir.printer import text
 from ..passes.anonymize import anonymize
-from ..plan.plan import Group
+from ..plan.plan import GraphPlan, Group
 from ..runtime.frame import Action, Backend, BoundLaunch, Frame
 from ..target import Target, load
 from .devices import device_for, target_at_hand
 from .operands import index_bound, made_up, storage_bytes
-from .pipeline import Analyzed, schedule_groups
+from .pipeline import schedule_groups
 from .plans import Args, analyze_model
 
 Run = Callable[[], None]
@@ -115,7 +115,7 @@ def kernels(
     analyzed = analyze_model(model, args, kwargs, chip, options, training=training)
     found: dict[str, Alone] = {}
     for graph in analyzed:
-        for one in _built(graph, torch.device(device), chip, options):
+        for one in built_alone(graph.role, graph.plan, torch.device(device), chip, options):
             found.setdefault(one.nest, one)
     return tuple(found.values())
 
@@ -138,14 +138,14 @@ def _both(nest: Nest, target: Target) -> tuple[Cost, Cost]:
     return _priced(nest, target, frozenset()), _priced(nest, target, everything)
 
 
-def _built(
-    analyzed: Analyzed, device: torch.device, target: Target, options: Options
+def built_alone(
+    role: str, plan: GraphPlan, device: torch.device, target: Target, options: Options
 ) -> list[Alone]:
-    """The groups of one graph, built together."""
+    """The generated groups of a plan, built together; equal ones once."""
     way = device_for(device, target)
-    scheduled = schedule_groups(analyzed.plan, target, way, options)
+    scheduled = schedule_groups(plan, target, way, options)
     seen: dict[tuple[loops.Kernel, ...], Group] = {}
-    for g in analyzed.plan.groups:
+    for g in plan.groups:
         if g.generated and not any(k.sizes for k in scheduled[g.name].kernels):
             seen.setdefault(scheduled[g.name].kernels, g)
     groups = list(seen.values())
@@ -159,7 +159,7 @@ def _built(
     backend = way.backend(options)
     actions = backend.build(segments)
     return [
-        _alone(analyzed, g, scheduled[g.name], buffers, action, backend, target)
+        _alone(role, plan, g, scheduled[g.name], buffers, action, backend, target)
         for g, (_, _, buffers), action in zip(groups, named, actions, strict=True)
     ]
 
@@ -177,7 +177,8 @@ def _arguments(
 
 
 def _alone(
-    analyzed: Analyzed,
+    role: str,
+    plan: GraphPlan,
     group: Group,
     scheduled: Scheduled,
     buffers: tuple[Buffer, ...],
@@ -187,10 +188,10 @@ def _alone(
 ) -> Alone:
     nest = group.nest
     assert nest is not None
-    ops = {n.name: n.op for n in analyzed.graph.nodes}
+    ops = {n.name: n.op for n in plan.graph.nodes}
     cold, warm = _both(nest, target)
     return Alone(
-        analyzed.role,
+        role,
         group.name,
         tuple(ops[n] for n in group.nodes),
         cold,
@@ -217,4 +218,4 @@ def _programs(kernel: loops.Kernel) -> int:
     return prod(n for n in counts if isinstance(n, int))
 
 
-__all__ = ["Alone", "Launch", "kernels", "priced"]
+__all__ = ["Alone", "Launch", "built_alone", "kernels", "priced"]

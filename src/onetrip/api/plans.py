@@ -43,7 +43,7 @@ def plan(
         search: `best` (by cost), `max` (all that is legal) or `eager` (a kernel for each call).
         training: whether gradients are traced: then the backward graph is planned as well.
         dynamic_shapes: None or False for fixed sizes; True or a dict of `torch.export.Dim`.
-        numerics: `eager` (eager's rounding points) or `fast`.
+        numerics: `bitwise`, `eager` (eager's rounding points) or `fast`; see `base.options`.
         autotune: whether ways that the cost model cannot tell apart are timed, which runs them on
             made-up values; the target is then the device at hand.
 
@@ -57,7 +57,19 @@ def plan(
     analyzed = analyze_model(
         model, args, kwargs, chip, options, training=training, dynamic=dynamic_shapes
     )
-    return plan_of(analyzed, chip, options, training)
+
+    def explorer() -> Any:
+        from .workshop import ModelWorkshop, opened  # made of this file's functions
+
+        programs = {"as given": lambda: (model, args, kwargs)}
+        return opened(
+            ModelWorkshop(
+                "model", programs, training=training, numerics=numerics, dynamic=dynamic_shapes
+            ),
+            target,
+        )
+
+    return plan_of(analyzed, chip, options, training, explorer)
 
 
 def analyze_model(
@@ -88,10 +100,16 @@ def analyze_model(
 
 
 def plan_of(
-    analyzed: tuple[Analyzed, ...], target: Target, options: Options, training: bool
+    analyzed: tuple[Analyzed, ...],
+    target: Target,
+    options: Options,
+    training: bool,
+    explorer: Callable[[], Any] | None = None,
 ) -> Plan:
     """The public plan of analyzed graphs."""
-    settings = Settings(target, options.search, options.numerics, training, str(torch.__version__))
+    settings = Settings(
+        target, options.search, options.numerics, training, str(torch.__version__), explorer
+    )
     planned = (Planned(a.role, a.problem, a.plan, a.lines) for a in analyzed)
     return make_plan(tuple(planned), settings)
 

@@ -18,6 +18,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("onetrip.cli.demo", "Plan, compile, verify and time a transformer block here."),
     "plan": ("onetrip.cli.plan", "Show which operators of a model share a kernel, and why."),
     "explain": ("onetrip.cli.explain", "Show the plan of a model with its generated source."),
+    "explore": ("onetrip.cli.explore", "Open a page to see, cut and fuse a model's kernels."),
     "check": ("onetrip.cli.check", "Hold a model's plans against a budget, for CI."),
     "diff": ("onetrip.cli.diff", "Compare two plans, models or revisions, group by group."),
     "targets": ("onetrip.cli.targets", "List the chips that plans can be made for, with sources."),

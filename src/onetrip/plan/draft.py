@@ -39,7 +39,8 @@ class Sums:
     """Figures of a draft, as of a plan.
 
     Attributes:
-        registers, spill_bytes: of the generated kernel that needs most of them.
+        registers, spill_bytes: of a thread of the generated kernel that needs most of them.
+        spilled_bytes: of the traffic, what moves registers out and in.
     """
 
     kernels: int
@@ -48,6 +49,7 @@ class Sums:
     estimated_us: float
     registers: int
     spill_bytes: int
+    spilled_bytes: int
 
 
 class Draft:
@@ -67,7 +69,20 @@ class Draft:
         self._prices: dict[int, tuple[tuple[str, ...], Priced]] = {}
         self._figures: dict[int, tuple[Priced, Sums]] = {}
         self._alive: dict[int, Alive] = {}
+        self._known_alive: dict[tuple[tuple[int, ...], tuple[str, ...]], Alive] = {}
+        self._paths: dict[tuple[tuple[int, ...], tuple[int, ...]], Decision] = {}
         self._decisions: dict[tuple[tuple[int, ...], tuple[int, ...]], Decision] = {}
+
+    def twin(self) -> Draft:
+        """Groups of its own over the same graph; prices and reasons are shared."""
+        made = object.__new__(Draft)
+        made.__dict__.update(self.__dict__)
+        made.pool = DraftPool(self.index)
+        made.legality = Legality(made.pool, self.evaluator, NO_CONSTRAINTS)
+        made._prices, made._alive = {}, {}
+        made.start(self.grouping)
+        made._paths = dict(self._paths)
+        return made
 
     # -------------------------------------------------------------- groupings
 
@@ -121,6 +136,7 @@ class Draft:
             if isinstance(answer, Decision):
                 return answer
             self.pool.merge(answer.parts)
+            self._paths = {}
         return None
 
     def cut(self, producers: Iterable[int], consumers: Iterable[int]) -> bool:
@@ -136,6 +152,7 @@ class Draft:
             if above.isdisjoint(part.atoms):
                 continue
             lower = self._below(part, below)
+            lower |= self._apart(part, above, lower)
             upper = tuple(k for k in part.atoms if k not in lower)
             if upper and not above.isdisjoint(upper):
                 new += self._halves(part, upper, tuple(sorted(lower)))
@@ -145,10 +162,28 @@ class Draft:
         """These atoms of a group, and those of it that depend on them."""
         lower = atoms & set(part.atoms)
         for k in part.atoms:
-            sources = (self.index.maker.get(n, -1) for n in self.index.atoms[k].reads)
-            if any(s in lower for s in sources):
+            if not lower.isdisjoint(self._sources(k)):
                 lower.add(k)
         return lower
+
+    def _apart(self, part: Part, above: set[int], lower: set[int]) -> set[int]:
+        """Atoms of a group that only the lower half needs: no atom of `above` has to do with them.
+
+        A norm's weights are cast in it and depend on nothing that the norm reads.
+        """
+        near = (self._below(part, above) - lower) | self._needed(part, above)
+        return self._needed(part, lower) - near - lower
+
+    def _needed(self, part: Part, atoms: set[int]) -> set[int]:
+        """These atoms of a group, and those of it that they depend on."""
+        needed, inside = atoms & set(part.atoms), set(part.atoms)
+        for k in reversed(part.atoms):
+            if k in needed:
+                needed |= self._sources(k) & inside
+        return needed
+
+    def _sources(self, atom: int) -> set[int]:
+        return {self.index.maker.get(n, -1) for n in self.index.atoms[atom].reads}
 
     def _halves(
         self, part: Part, upper: tuple[int, ...], lower: tuple[int, ...]
@@ -166,6 +201,7 @@ class Draft:
         """Replaces groups; all stay as they were where an order or a kernel would be missing."""
         old = {h for atoms, _ in groups for k in atoms for h in self.pool.homes[k]}
         before = [_form(self.pool.parts[key]) for key in old]
+        self._paths = {}
         if self.pool.regroup(groups) and self._can_be_made(groups):
             return True
         self.pool.regroup(before)
@@ -196,6 +232,10 @@ class Draft:
         """The groups in an order in which they can run."""
         return self.pool.ordered
 
+    def places(self) -> dict[int, int]:
+        """The place of each group in the order, by its key."""
+        return self.pool.places
+
     def sums(self) -> Sums:
         """The figures of all groups together."""
         parts = [self._figures_of(p) for p in self.pool.parts.values()]
@@ -206,6 +246,7 @@ class Draft:
             sum(f.estimated_us for f in parts),
             max((f.registers for f in parts), default=0),
             max((f.spill_bytes for f in parts), default=0),
+            sum(f.spilled_bytes for f in parts),
         )
 
     def _figures_of(self, part: Part) -> Sums:
@@ -216,7 +257,8 @@ class Draft:
             need, draws = priced.need, self.index.atoms[part.atoms[0]].node.op == OWN_DRAW
             registers, spill = (need.registers, need.spill_bytes) if need else (0, 0)
             cost = priced.cost
-            made = Sums(0 if draws else 1, cost.bytes, 0, cost.us, registers, spill)
+            launches = 0 if draws else 1
+            made = Sums(launches, cost.bytes, 0, cost.us, registers, spill, cost.spill_bytes)
             found = self._figures[id(priced)] = (priced, made)
         return found[1]
 
@@ -226,24 +268,30 @@ class Draft:
         return peak_of(self.index, alive)
 
     def _alive_of(self, part: Part) -> Alive:
-        found = self._alive.get(part.key)
         stored = self.pool.stores(part)
-        if found is None or found.stored != stored:
-            found = self._alive[part.key] = facts_of(
-                self.index, self.group(part), lambda dim: number(dim, self.hints)
-            )
-        return found
+        found = self._alive.get(part.key)
+        if found is not None and found.stored == stored:
+            return found
+        key = (part.atoms, stored)
+        known = self._known_alive.get(key)
+        if known is None:
+            group = self.group(part)
+            known = facts_of(self.index, group, lambda dim: number(dim, self.hints))
+            self._known_alive[key] = known
+        self._alive[part.key] = known
+        return known
 
     # -------------------------------------------------------------- reasons
 
     def why(self, maker: Part, reader: Part) -> Decision:
         """Why two groups are two, with what one kernel would cost."""
         key = (maker.atoms, reader.atoms)
-        found = self._decisions.get(key)
-        if found is None or found.code == "convexity":
+        found = self._decisions.get(key) or self._paths.get(key)
+        if found is None:
             apart = self.price(maker).cost.us + self.price(reader).cost.us
             found = reason(self.legality, "best", (maker, reader), apart)
-            self._decisions[key] = found
+            known = self._paths if found.code == "convexity" else self._decisions
+            known[key] = found
         return found
 
 

@@ -37,6 +37,12 @@ class DraftPool(Pool):
             self._place = {p.key: k for k, p in enumerate(self._order)}
         return self._order
 
+    @property
+    def places(self) -> dict[int, int]:
+        """The place of each group in the order, by its key."""
+        self.ordered  # noqa: B018 - makes the places
+        return self._place
+
     def _sorted(self) -> list[Part]:
         followers: dict[int, list[int]] = {}
         waiting: dict[int, int] = {}
@@ -72,17 +78,16 @@ class DraftPool(Pool):
 
     def between(self, parts: Sequence[Part]) -> int:
         """Atoms of the groups on paths that leave the parts and come back; 0 when there is none."""
-        self.ordered  # noqa: B018 - makes the places
+        place = self.places
         inside = {p.key for p in parts}
-        places = [self._place[key] for key in inside]
-        low, high = min(places), max(places)
+        low, high = min(place[k] for k in inside), max(place[k] for k in inside)
 
         def reached(step: Callable[[Part], Iterable[int]]) -> set[int]:
             found: set[int] = set()
             open_ = list(parts)
             while open_:
                 for key in step(open_.pop()):
-                    if key not in found and key not in inside and low < self._place[key] < high:
+                    if key not in found and key not in inside and low < place[key] < high:
                         found.add(key)
                         open_.append(self.parts[key])
             return found

@@ -6,10 +6,11 @@ also holds its graphs, so that it can be planned again under other wishes. Must 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
 
@@ -55,13 +56,18 @@ class Planned:
 
 @dataclass(frozen=True)
 class Settings:
-    """What was asked for, of which chip, and the torch that made the graphs."""
+    """What was asked for, of which chip, and the torch that made the graphs.
+
+    Attributes:
+        explorer: opens a page on the model; the floors above provide it.
+    """
 
     target: Target
     search: Search
     numerics: str
     training: bool
     torch: str
+    explorer: Callable[[], Any] | None = field(default=None, compare=False)
 
 
 class Plan:
@@ -218,6 +224,23 @@ class Plan:
                         found=f"a group of {listed(dict.fromkeys(map(short, group.nodes)))}",
                         next_step=f"name a call of it: {kind}({short(group.nodes[-1])!r}, ...)",
                     )
+
+    def explore(self) -> Any:
+        """Opens the explorer on the model: a page on a local server, as `onetrip explore` has it.
+
+        Returns: the running server: its `url`, also shown in notebooks, and `stop()`.
+
+        Raises:
+            UsageError: the plan was read from a file, or the extra `explore` is not installed.
+        """
+        if self.settings is None or self.settings.explorer is None:
+            raise UsageError(
+                "a plan that was read from a file has no model to explore",
+                expected="a plan of a model",
+                found="figures alone",
+                next_step="onetrip.plan(model, args).explore()",
+            )
+        return self.settings.explorer()
 
     # -------------------------------------------------------------- files and text
 

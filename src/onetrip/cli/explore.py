@@ -1,0 +1,92 @@
+"""`onetrip explore`: the page on which a user draws fusion boundaries, or the file of it."""
+
+from __future__ import annotations
+
+import webbrowser
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from onetrip.base.errors import UsageError
+from onetrip.base.options import NUMERICS
+
+if TYPE_CHECKING:
+    from onetrip.api.workshop import ModelWorkshop
+
+
+@click.command("explore")
+@click.argument("model", default="demo")
+@click.option("--target", default="h100", show_default=True, help="A chip of `onetrip targets`.")
+@click.option("--numerics", type=click.Choice(NUMERICS), default="eager", show_default=True)
+@click.option("--training", is_flag=True, help="Forward and backward.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Default: any free one.")
+@click.option("--open/--no-open", "opened", default=True, help="Open the page in a browser.")
+@click.option("--measure", is_flag=True, help="Let the page run kernels on the device at hand.")
+@click.option("--export", type=click.Path(dir_okay=False, path_type=Path),
+              help="Write the page as one file instead of serving it.")  # fmt: skip
+@click.option("--redact", is_flag=True, help="Without modules, lines and source, for --export.")
+def command(
+    model: str,
+    target: str,
+    numerics: str,
+    training: bool,
+    port: int,
+    opened: bool,
+    measure: bool,
+    export: Path | None,
+    redact: bool,
+) -> None:
+    """Open MODEL's graph: see every fusion boundary with its reason, cut and fuse, save the plan.
+
+    MODEL is as for `onetrip plan`, or one of the demos: demo, dropout, siblings, conv, attention,
+    bert. No GPU and no network are needed.
+    """
+    if redact and export is None:
+        raise UsageError("--redact is for files", expected="--export FILE beside it")
+    workshop = _workshop(model, training, numerics, measure)
+    if export is not None:
+        _write(workshop, target, export, redact)
+        return
+    from onetrip.api.workshop import server
+
+    def announce(url: str) -> None:
+        click.echo(f"onetrip explore {model}: {url}\nCtrl-C ends it.")
+        if opened:
+            webbrowser.open(url)
+
+    server().serve(workshop, target, port, announce)
+
+
+def _workshop(name: str, training: bool, numerics: str, measure: bool) -> ModelWorkshop:
+    from onetrip.api.models import load_model
+    from onetrip.api.workshop import ModelWorkshop
+    from onetrip.bench import gallery
+
+    if name in gallery.DEMOS:
+        programs, chips = gallery.DEMOS[name].programs(), gallery.made_up_chips()
+    else:
+        found = load_model(name)
+        programs, chips = {"as given": lambda: (found.model, found.args, found.kwargs)}, {}
+    return ModelWorkshop(
+        name, programs, training=training, numerics=numerics, measure=measure, made_up=chips
+    )
+
+
+def _write(workshop: ModelWorkshop, target: str, path: Path, redact: bool) -> None:
+    from onetrip.explore import export
+    from onetrip.explore.session import Boards, Session
+
+    session = Session(Boards(workshop), target)
+    session.preset("best")
+    html = export.page(session, redact=redact)
+    try:
+        path.write_text(html, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            "the page cannot be written",
+            expected="a file in a folder that can be written to",
+            found=error.strerror or str(error),
+            where=str(path),
+        ) from error
+    click.echo(f"written: {path} ({len(html) / 1e6:.1f} MB)", err=True)

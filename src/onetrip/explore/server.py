@@ -1,0 +1,309 @@
+"""The explorer's server: who may ask, what is asked, and how it ends.
+
+It listens on 127.0.0.1 alone, answers requests for its own host name with the token of this run,
+and takes small bodies only. Planning runs in threads; Ctrl-C ends it at once. Must not know plans.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any, Literal
+
+import msgspec
+import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from ..base.errors import OnetripError, UsageError
+from ..report import compare
+from . import export, shown, source, timeline
+from .guard import Guard
+from .session import PRESETS, Boards, Session
+from .workshop import Workshop
+
+MOST_SESSIONS = 16
+"""Pages that are remembered; the one that was quiet longest goes first."""
+STATIC = files("onetrip.explore") / "static"
+KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+BEAT_SECONDS = 0.5
+"""Between two signs of life while Best is planned."""
+
+
+class Action(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of `POST /plan`."""
+
+    do: Literal["preset", "toggle", "undo", "redo", "go"]
+    preset: str = ""
+    edge: int = -1
+    everywhere: bool = False
+    target: str = ""
+    size: str = ""
+    graph: int | None = None
+
+
+ACTIONS: dict[str, Callable[[Session, Action], None]] = {
+    "preset": lambda s, a: s.preset(a.preset),
+    "toggle": lambda s, a: s.toggle(a.edge, a.everywhere),
+    "undo": lambda s, a: s.undo(),
+    "redo": lambda s, a: s.redo(),
+    "go": lambda s, a: s.go(target=a.target, size=a.size, graph=a.graph),
+}
+
+
+@dataclass
+class Page:
+    """One open page: its session and what it was told."""
+
+    session: Session
+    told: shown.Told = field(default_factory=shown.Told)
+
+
+class Explorer:
+    """Every page of one model."""
+
+    def __init__(self, workshop: Workshop, target: str) -> None:
+        self.boards = Boards(workshop)
+        self.target = target
+        self.pages: OrderedDict[str, Page] = OrderedDict()
+        self._lock = threading.RLock()
+
+    def page(self, name: str) -> Page:
+        """The page of this name; a new one begins with Eager."""
+        if not name or len(name) > 64:
+            raise UsageError("a request names its page", expected="?session=...", found=name[:80])
+        with self._lock:
+            found = self.pages.get(name)
+            if found is None:
+                found = self.pages[name] = Page(Session(self.boards, self.target))
+                while len(self.pages) > MOST_SESSIONS:
+                    self.pages.popitem(last=False)
+            self.pages.move_to_end(name)
+            return found
+
+    def ask(self, name: str, question: Callable[[Page], Any]) -> Any:
+        """The answer to a question about a page, one question at a time."""
+        with self._lock:
+            return question(self.page(name))
+
+    def best(self) -> dict[str, Any]:
+        """The figures of Best where the pages began, with its bound."""
+        workshop = self.boards.workshop
+        t = workshop.plan(workshop.sizes[0], self.target, "best").document.totals
+        gap = t.estimated_us / t.bound_us - 1 if t.bound_us else 0.0
+        return {
+            "kernels": t.kernels,
+            "us": t.estimated_us,
+            "bound": t.bound_us,
+            "kind": t.bound_kind,
+            "gap": gap,
+        }
+
+
+def application(explorer: Explorer, token: str, hosts: Sequence[str]) -> Guard:
+    """The ASGI application behind its guard."""
+
+    def answer(question: Callable[[Page, Request], Any]) -> Callable[[Request], Any]:
+        async def endpoint(request: Request) -> Response:
+            name = request.query_params.get("session", "")
+            return await _told(lambda: explorer.ask(name, lambda page: question(page, request)))
+
+        return endpoint
+
+    async def act(request: Request) -> Response:
+        name = request.query_params.get("session", "")
+        try:
+            action = msgspec.json.decode(await request.body(), type=Action)
+        except ClientDisconnect:
+            return Response(status_code=400)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            return _json({"error": f"the body is no action: {error}"}, 400)
+
+        def change(page: Page) -> Any:
+            ACTIONS[action.do](page.session, action)
+            return shown.state(page.session, page.told)
+
+        return await _told(lambda: explorer.ask(name, change))
+
+    async def best(request: Request) -> Response:
+        return StreamingResponse(_stream(explorer), media_type="text/event-stream")
+
+    routes = [
+        Route("/", lambda _: HTMLResponse((STATIC / "index.html").read_text())),
+        Route("/static/{name}", _static),
+        Route("/graph", answer(_opened)),
+        Route("/plan", act, methods=["POST"]),
+        Route(
+            "/why", answer(lambda p, r: shown.why(p.session, p.session.edge(_number(r, "edge"))))
+        ),
+        Route("/kernel/{name}", answer(lambda p, r: _kernel(p.session, r.path_params["name"]))),
+        Route("/measure/{name}", answer(lambda p, r: _measured(p.session, r.path_params["name"]))),
+        Route("/memory", answer(lambda p, _: timeline.memory(p.session))),
+        Route(
+            "/diff", answer(lambda p, r: _diff(p.session, r.query_params.get("against", "eager")))
+        ),
+        Route("/save", answer(lambda p, _: {"plan": p.session.saved().json()})),
+        Route("/export", answer(lambda p, r: _exported(p, r))),
+        Route("/best", best),
+    ]
+    return Guard(Starlette(routes=routes), token, hosts)
+
+
+# ------------------------------------------------------------------ answers
+
+
+async def _told(question: Callable[[], Any]) -> Response:
+    try:
+        return _json(await run_in_threadpool(question))
+    except OnetripError as error:
+        return _json({"error": str(error), "message": error.message}, 400)
+
+
+def _json(data: Any, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(data), status, media_type="application/json")
+
+
+def _static(request: Request) -> Response:
+    name = request.path_params["name"]
+    kind = KINDS.get("." + name.rpartition(".")[2])
+    found = STATIC / name
+    if kind is None or "/" in name or "\\" in name or not found.is_file():
+        return _json({"error": "no such file"}, 404)
+    return Response(found.read_bytes(), media_type=kind)
+
+
+def _opened(page: Page, request: Request) -> Any:
+    page.told = shown.Told()
+    return {"graph": shown.graph(page.session), "state": shown.state(page.session, page.told)}
+
+
+def _number(request: Request, name: str) -> int:
+    text = request.query_params.get(name, "")
+    if not text.isdecimal():
+        raise UsageError(f"{name} is no number", expected="digits", found=text[:80])
+    return int(text)
+
+
+def _kernel(session: Session, name: str) -> Any:
+    return source.kernel(session, session.part(name))
+
+
+def _measured(session: Session, name: str) -> Any:
+    board = session.board
+    us = session.boards.workshop.measured(board.planned, board.draft.group(session.part(name)))
+    return {"us": us}
+
+
+def _diff(session: Session, against: str) -> Any:
+    if against not in PRESETS:
+        raise UsageError("there is no such preset", expected=", ".join(PRESETS), found=against[:80])
+    place = session.place
+    other = session.boards.workshop.plan(place.size, place.target, against).document
+    return {"text": compare.text(compare.compare(other, session.saved().document))}
+
+
+def _exported(page: Page, request: Request) -> Any:
+    redact = request.query_params.get("redact", "") == "1"
+    return {"html": export.page(page.session, redact=redact)}
+
+
+async def _stream(explorer: Explorer) -> AsyncIterator[str]:
+    """Signs of life until Best is planned, then its figures; whoever leaves is not waited for."""
+    import anyio
+
+    made: list[str] = []
+
+    def plan() -> None:
+        try:
+            made.append(_event("best", explorer.best()))
+        except OnetripError as error:
+            made.append(_event("failed", {"error": str(error)}))
+
+    worker = threading.Thread(target=plan, daemon=True)
+    worker.start()
+    began = time.monotonic()
+    while not made:
+        yield _event("planning", {"seconds": round(time.monotonic() - began, 1)})
+        await anyio.sleep(BEAT_SECONDS)
+    yield made[0]
+
+
+def _event(name: str, data: Any) -> str:
+    return f"event: {name}\ndata: {msgspec.json.encode(data).decode()}\n\n"
+
+
+# ------------------------------------------------------------------ running
+
+
+@dataclass(frozen=True)
+class Running:
+    """A server in a thread of its own, for notebooks and tests."""
+
+    url: str
+    server: uvicorn.Server
+    thread: threading.Thread
+
+    def _repr_html_(self) -> str:
+        return f'<a href="{self.url}" target="_blank">Explore the plan</a>'
+
+    def stop(self) -> None:
+        """Ends it and waits until it has ended."""
+        self.server.should_exit = True
+        self.thread.join(10)
+
+
+def prepared(workshop: Workshop, target: str, port: int = 0) -> tuple[str, uvicorn.Server, Any]:
+    """The address of the page, a server that is not running yet, and its socket."""
+    explorer = Explorer(workshop, target)
+    explorer.page("first")  # plans Eager before anybody waits
+    explorer.pages.clear()
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind(("127.0.0.1", port))
+        sock.listen()
+    except OSError as error:
+        raise UsageError(
+            f"port {port} cannot be used",
+            expected="a free port, or 0 for any",
+            found=error.strerror or str(error),
+            next_step="leave out --port",
+        ) from error
+    place = f"127.0.0.1:{sock.getsockname()[1]}"
+    token = secrets.token_urlsafe(24)
+    app = application(explorer, token, (place, place.replace("127.0.0.1", "localhost")))
+    config = uvicorn.Config(
+        app, log_level="warning", lifespan="off", timeout_graceful_shutdown=1, access_log=False
+    )
+    return f"http://{place}/?token={token}", uvicorn.Server(config), sock
+
+
+def serve(workshop: Workshop, target: str, port: int, announce: Callable[[str], None]) -> None:
+    """Serves until Ctrl-C."""
+    url, server, sock = prepared(workshop, target, port)
+    announce(url)
+    try:
+        server.run(sockets=[sock])
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sock.close()
+
+
+def start(workshop: Workshop, target: str, port: int = 0) -> Running:
+    """Serves in a thread until `stop`."""
+    url, server, sock = prepared(workshop, target, port)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
+    thread.start()
+    while not server.started and thread.is_alive():
+        time.sleep(0.01)
+    return Running(url, server, thread)

@@ -1,0 +1,311 @@
+"""A session as plain data for the page: what stands once, what an action changed, and why.
+
+Figures are the cost model's; an estimated time is a range, as wide as the model's published error.
+After an action only groups and edges that changed are told. Must not know HTTP or HTML.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..cost.roofline import call_dtype, matrix_rate
+from ..plan.decision import Decision
+from ..plan.draft import Sums, name_of
+from ..plan.measured import ERROR_BAND
+from ..plan.plan import GraphPlan
+from ..plan.pool import Part
+from ..target import Target
+from .board import Board, Edge, Node, is_locked
+from .session import PRESETS, Session, label
+
+Json = dict[str, Any]
+MOST_OPS = 5
+"""Operators named in the title of a group."""
+
+
+@dataclass
+class Told:
+    """What a page was told: keys of groups by name, and states of edges."""
+
+    board: int = 0
+    groups: dict[str, int] = field(default_factory=dict)
+    edges: dict[int, tuple[str, str]] = field(default_factory=dict)
+
+
+# ------------------------------------------------------------------ what stands
+
+
+def graph(session: Session) -> Json:
+    """The calls and edges of the board, and what the page can ask for."""
+    board, place = session.board, session.place
+    workshop = session.boards.workshop
+    return {
+        "model": workshop.name,
+        "target": place.target,
+        "targets": list(dict.fromkeys((*workshop.targets, place.target))),
+        "size": place.size,
+        "sizes": list(workshop.sizes),
+        "graph": place.graph,
+        "graphs": list(session.graphs()),
+        "board": session.state.board,
+        "presets": PRESETS,
+        "measures": workshop.measures,
+        "roof": _roof(board),
+        "nodes": [_node(n, board) for n in board.nodes],
+        "edges": [
+            {"id": e.id, "a": e.a, "b": e.b, "bytes": e.bytes, "copies": len(board.copies[e.form])}
+            for e in board.edges
+        ],
+        "other": [
+            {"kind": a.kind, "taken": a.taken, "reason": session.named(a.reason), "note": a.note}
+            for a in session.boards.planned(place, "best").plan.alternatives
+        ]
+        if session.state.preset == "best"
+        else [],
+    }
+
+
+def _node(node: Node, board: Board) -> Json:
+    index = board.draft.index
+    last = index.atoms[node.atoms[-1]]
+    value = last.node.outputs[0] if last.node.outputs else None
+    origin = node.call.nodes[0].origin
+    return {
+        "id": node.id,
+        "op": node.call.op,
+        "key": label(node.call.key),
+        "module": node.call.module,
+        "line": origin.line,
+        "form": node.form,
+        "library": not last.generated,
+        "type": "" if value is None else str(value.type.dtype),
+        "shape": "" if value is None else " × ".join(map(str, value.type.shape)),
+        "bytes": sum(board.draft.evaluator.value_bytes(v.name) for v in last.node.outputs),
+        "steps": len(node.atoms),
+    }
+
+
+def _roof(board: Board) -> Json:
+    target = board.draft.evaluator.target
+    return {
+        "bandwidth": target.copy_bandwidth,
+        "vector": target.peak_flops("vector", "f32"),
+        "matrix": target.peak_flops("matrix", "bf16" if target.device == "cuda" else "f32"),
+        "device": target.device,
+    }
+
+
+# ------------------------------------------------------------------ what an action changed
+
+
+def state(session: Session, told: Told) -> Json:
+    """The state that is shown, without what the page knows already."""
+    board, now = session.board, session.state
+    if told.board != id(board):
+        told.board, told.groups, told.edges = id(board), {}, {}
+        whole = True
+    else:
+        whole = False
+    parts = board.parts()
+    changed = {n: p for n, p in parts.items() if told.groups.get(n) != p.key}
+    gone = [n for n in told.groups if n not in parts]
+    asked = board.edges_of(changed.values())
+    asked += _between(board, told, changed.values(), {e.id for e in asked})
+    statuses = {e.id: edge_state(session, e) for e in asked}
+    marked = {k for k in told.edges if (told.edges[k][0] == "yours") != (k in now.cuts)}
+    statuses |= {k: edge_state(session, board.edges[k]) for k in marked - statuses.keys()}
+    fresh = {k: s for k, s in statuses.items() if told.edges.get(k) != s}
+    told.groups = {n: p.key for n, p in parts.items()}
+    told.edges |= fresh
+    place = session.place
+    return {
+        "whole": whole,
+        "board": now.board,
+        "target": place.target,
+        "size": place.size,
+        "graph": place.graph,
+        "preset": now.preset,
+        "label": now.label,
+        "totals": totals(session),
+        "eager": _totals_of(session.boards.planned(place, "eager").plan, None, board),
+        "groups": [group(board, p) for p in changed.values()],
+        "gone": gone,
+        "edges": {str(k): list(s) for k, s in fresh.items()},
+        "history": [s.label for s in place.done],
+        "undone": [s.label for s in reversed(place.undone)],
+        "lost": [{"a": x.producer, "b": x.consumer, "reason": x.reason} for x in place.lost],
+    }
+
+
+def _between(board: Board, told: Told, changed: Iterable[Part], known: set[int]) -> list[Edge]:
+    """The edges kept apart by what lies between their groups, where one that changed lies there."""
+    places = board.draft.places()
+    spots = [places[p.key] for p in changed]
+    if not spots:
+        return []
+    low, high = min(spots), max(spots)
+    found: list[Edge] = []
+    for k, (_, code) in told.edges.items():
+        if code == "convexity" and k not in known:
+            ends = [places[p.key] for p in board.ends(board.edges[k])]
+            if ends and min(ends) <= high and low <= max(ends):
+                found.append(board.edges[k])
+    return found
+
+
+def edge_state(session: Session, edge: Edge) -> tuple[str, str]:
+    """`fused`, `cut`, `yours` (cut by the user) or `locked`, and the code of the reason."""
+    why = session.board.why(edge)
+    if why is None:
+        return "fused", ""
+    if is_locked(why):
+        return "locked", why.code
+    return ("yours" if edge.id in session.state.cuts else "cut"), why.code
+
+
+def totals(session: Session) -> Json:
+    """The meters: a preset's are those of its plan, others those of the draft."""
+    sums = session.board.draft.sums()
+    return _totals_of(session.plan, sums, session.board)
+
+
+def _totals_of(plan: GraphPlan | None, sums: Sums | None, board: Board) -> Json:
+    target = board.draft.evaluator.target
+    figures = plan.totals if plan is not None else sums
+    assert figures is not None
+    found = {
+        "kernels": figures.kernels,
+        "traffic": figures.traffic_bytes,
+        "peak": figures.peak_bytes,
+        **span(figures.estimated_us, target),
+        "limit": target.registers_per_thread,
+    }
+    if sums is not None:
+        found |= {"registers": sums.registers, "spill": sums.spill_bytes}
+        found |= {"spilled": sums.spilled_bytes}
+    if plan is not None:
+        found |= {"bound": plan.totals.bound_us, "bound_kind": plan.totals.bound_kind}
+    return found
+
+
+def span(us: float, target: Target) -> Json:
+    """An estimate with the range in which nine of ten measurements lie."""
+    band = 1 + ERROR_BAND[target.device]
+    return {"us": us, "low": us / band, "high": us * band}
+
+
+def group(board: Board, part: Part) -> Json:
+    """A group's figures."""
+    draft = board.draft
+    priced, target = draft.price(part), draft.evaluator.target
+    cost, need = priced.cost, priced.need
+    calls = list(dict.fromkeys(board.node_of[k] for k in part.atoms))
+    inside = set(part.atoms)
+    partly = [n for n in calls if not inside.issuperset(board.nodes[n].atoms)]
+    ops = list(dict.fromkeys(board.nodes[n].call.op for n in calls))
+    more = f" and {len(ops) - MOST_OPS} more" if len(ops) > MOST_OPS else ""
+    reads = sum(size for _, size in cost.reads) + cost.again_bytes + cost.spill_bytes // 2
+    floor = _floor_us(board, part)
+    return {
+        "name": name_of(part),
+        "title": ", ".join(ops[:MOST_OPS]) + more,
+        "kind": priced.kind,
+        "generated": draft.pool.is_generated(part),
+        "calls": calls,
+        "partly": partly,
+        "reads": reads,
+        "writes": cost.bytes - reads,
+        "flops": cost.flops,
+        "intensity": cost.intensity,
+        **span(cost.us, target),
+        "bound": cost.bound_by,
+        "roof": min(1.0, floor / cost.us) if cost.us else 1.0,
+        "registers": need.registers if need else None,
+        "spill": need.spill_bytes if need else None,
+        "shared": need.shared_bytes if need else None,
+        "occupancy": need.occupancy if need else None,
+        "source": need.source if need else "library",
+    }
+
+
+def _floor_us(board: Board, part: Part) -> float:
+    """What bytes or FLOPs alone would take at the chip's full rate."""
+    draft = board.draft
+    target, cost = draft.evaluator.target, draft.price(part).cost
+    node = draft.index.atoms[part.atoms[0]].node
+    generated = draft.pool.is_generated(part)
+    vector = target.peak_flops("vector", "f32")
+    rate = vector if generated else matrix_rate(target, call_dtype(node))
+    return 1e6 * max(cost.bytes / target.copy_bandwidth, cost.flops / rate if rate else 0.0)
+
+
+# ------------------------------------------------------------------ why
+
+
+def why(session: Session, edge: Edge) -> Json:
+    """The record of an edge: why it is cut and what fusing changes, or what a cut would."""
+    board = session.board
+    decision = board.why(edge)
+    a, b = (board.nodes[k] for k in (edge.a, edge.b))
+    made, read = (n.call.nodes[0].origin.line for n in (a, b))
+    found: Json = {
+        "edge": edge.id,
+        "title": session.title(edge),
+        "state": edge_state(session, edge),
+        "bytes": edge.bytes,
+        "copies": len(board.like(edge)),
+        "lines": [made, read],
+    }
+    if decision is None:
+        return found | {"if_cut": _if_cut(session, edge)}
+    return found | _decision(session, decision) | {"if_fused": _if_fused(session, edge, decision)}
+
+
+def _decision(session: Session, decision: Decision) -> Json:
+    return {
+        "verdict": decision.cls,
+        "code": decision.code,
+        "reason": session.named(decision.sentence),
+        "remedy": session.named(decision.remedy),
+        "evidence": [
+            {"limit": e.limit, "value": e.value, "unit": e.unit, "bound": e.bound}
+            for e in decision.evidence
+        ],
+    }
+
+
+def _if_fused(session: Session, edge: Edge, decision: Decision) -> Json | None:
+    """What fusing changes in all; where it may not be, the figures of that kernel alone."""
+    fused = decision.if_fused
+    if not is_locked(decision):
+        return _tried(session, lambda: session.board.fuse(edge) is None)
+    if fused is None:
+        return None
+    return {"kernel": {"bytes": fused.bytes, "us": fused.us, "registers": fused.registers,
+                       "spill": fused.spill_bytes}}  # fmt: skip
+
+
+def _if_cut(session: Session, edge: Edge) -> Json | None:
+    return _tried(session, lambda: session.board.cut(edge))
+
+
+def _tried(session: Session, change: Callable[[], bool]) -> Json | None:
+    """The difference of all figures that a change would make; the groups stay as they are."""
+    draft = session.board.draft
+    grouping, before = draft.grouping, draft.sums()
+    try:
+        if not change():
+            return None
+        after = draft.sums()
+    finally:
+        draft.start(grouping)
+    return {
+        "kernels": after.kernels - before.kernels,
+        "traffic": after.traffic_bytes - before.traffic_bytes,
+        "peak": after.peak_bytes - before.peak_bytes,
+        "us": after.estimated_us - before.estimated_us,
+        "registers": [before.registers, after.registers],
+        "spill": [before.spill_bytes, after.spill_bytes],
+    }

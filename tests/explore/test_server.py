@@ -1,0 +1,155 @@
+"""Who may ask the server, what it refuses, and how it ends."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from onetrip.explore import server
+
+Answer = tuple[int, Any, dict[str, str]]
+
+
+@pytest.fixture
+def ask(running: server.Running) -> Any:
+    parts = urlsplit(running.url)
+    token = parts.query.partition("=")[2]
+
+    def send(
+        path: str,
+        body: bytes | None = None,
+        headers: dict[str, str] | None = None,
+        *,
+        token: str = token,
+        host: str = parts.netloc,
+    ) -> Answer:
+        connection = http.client.HTTPConnection(parts.netloc, timeout=60)
+        chosen = {"host": host, "x-onetrip-token": token, **(headers or {})}
+        connection.request("POST" if body is not None else "GET", path, body, chosen)
+        answer = connection.getresponse()
+        text = answer.read()
+        is_json = answer.getheader("content-type") == "application/json"
+        return answer.status, json.loads(text) if is_json else text, dict(answer.getheaders())
+
+    return send
+
+
+def test_the_page_and_its_headers(ask: Any) -> None:
+    status, text, headers = ask("/")
+    assert (status, b"onetrip" in text) == (200, True)
+    policy = headers["content-security-policy"]
+    assert "default-src 'none'" in policy and "unsafe" not in policy and "http" not in policy
+    assert headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("path", ["/", "/graph?session=a", "/plan?session=a", "/best", "/export"])
+def test_a_wrong_token_is_refused(ask: Any, path: str) -> None:
+    for token in ("", "wrong", "é"):
+        assert ask(path, token=token.encode().decode("latin-1"))[0] == 403
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1", "127.0.0.1:1", ""])
+def test_a_wrong_host_is_refused(ask: Any, host: str) -> None:
+    assert ask("/graph?session=a", host=host)[0] == 400
+
+
+def test_another_pages_requests_are_refused(ask: Any) -> None:
+    assert ask("/graph?session=a", headers={"origin": "http://evil.example"})[0] == 403
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b"{", b"[]", b'{"do": "format"}', b'{"do": "undo", "more": 1}', b"\xff\xfe",
+        b'{"do": "toggle", "edge": "1"}', b'{"do": "toggle", "edge": 1e99}', b"[" * 5000,
+    ],
+)  # fmt: skip
+def test_malformed_bodies_are_refused(ask: Any, body: bytes) -> None:
+    status, found, _ = ask("/plan?session=bad", body)
+    assert status == 400
+    assert "error" in found
+
+
+def test_large_bodies_are_refused(ask: Any, running: server.Running) -> None:
+    assert ask("/plan?session=a", b" " * (1 << 16) + b"{}")[0] == 413
+    parts = urlsplit(running.url)
+    connection = http.client.HTTPConnection(parts.netloc, timeout=60)
+    token = parts.query.partition("=")[2]
+    chunks = (b" " * 4096 for _ in range(40))  # no length is stated
+    connection.request("POST", "/plan?session=a", chunks, {"x-onetrip-token": token})
+    assert connection.getresponse().status == 400
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/graph", 400), ("/why?session=a&edge=x", 400), ("/why?session=a&edge=99", 400),
+        ("/kernel/K99?session=a", 400), ("/static/none.js", 404), ("/static/..%2fserver.py", 404),
+        ("/static/%2e%2e/server.py", 404), ("/nothing", 404), ("/diff?session=a&against=no", 400),
+        ("/measure/K3?session=a", 400),
+    ],
+)  # fmt: skip
+def test_wrong_questions_get_an_answer(ask: Any, path: str, status: int) -> None:
+    assert ask(path)[0] == status
+
+
+def test_two_sessions(ask: Any) -> None:
+    for name in ("one", "two"):
+        assert ask(f"/graph?session={name}")[0] == 200
+    _, one, _ = ask("/plan?session=one", b'{"do": "preset", "preset": "max"}')
+    _, two, _ = ask("/plan?session=two", b'{"do": "undo"}')
+    assert (one["totals"]["kernels"], two["totals"]["kernels"]) == (2, 5)
+
+
+def test_a_refused_fuse_says_why_and_changes_nothing(ask: Any) -> None:
+    ask("/graph?session=refused")
+    status, found, _ = ask("/plan?session=refused", b'{"do": "toggle", "edge": 0}')
+    assert status == 400
+    assert "compute-bound-anchor" in found["error"]
+    _, state, _ = ask("/plan?session=refused", b'{"do": "undo"}')
+    assert state["history"] == ["Eager"]
+
+
+def test_best_is_streamed_with_its_bound(ask: Any) -> None:
+    status, text, headers = ask("/best")
+    assert status == 200 and headers["content-type"].startswith("text/event-stream")
+    name, data = text.decode().strip().split("\n\n")[-1].split("\n")
+    assert name == "event: best"
+    found = json.loads(data.removeprefix("data: "))
+    assert found["kernels"] == 2 and found["gap"] >= 0 and found["kind"] == "exact"
+
+
+def test_many_sessions_are_bounded(ask: Any) -> None:
+    for k in range(server.MOST_SESSIONS + 3):
+        assert ask(f"/plan?session=s{k}", b'{"do": "undo"}')[0] == 200
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_it_cleanly() -> None:
+    command = [sys.executable, "-m", "onetrip", "explore", "siblings", "--no-open"]
+    run = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )  # fmt: skip
+    try:
+        assert run.stdout is not None
+        first = run.stdout.readline()
+        assert "http://127.0.0.1:" in first
+        parts = urlsplit(first.split()[-1])
+        connection = http.client.HTTPConnection(parts.netloc, timeout=60)
+        connection.request("GET", f"/best?{parts.query}")  # left open
+        connection.getresponse()
+        run.send_signal(signal.SIGINT)
+        _, errors = run.communicate(timeout=20)
+    finally:
+        run.kill()
+    assert run.returncode == 0, errors
+    assert "Traceback" not in errors

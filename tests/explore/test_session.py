@@ -1,0 +1,352 @@
+"""What a page does to plans: presets, cuts, fuses, undo, other targets and sizes, saved plans."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import onetrip
+from onetrip import api
+from onetrip.api.workshop import ModelWorkshop
+from onetrip.base.errors import UsageError
+from onetrip.bench import gallery
+from onetrip.explore import export, shown, source, timeline
+from onetrip.explore.board import Edge
+from onetrip.explore.session import Boards, Session
+
+
+@pytest.fixture
+def session(demo: ModelWorkshop) -> Session:
+    return Session(Boards(demo), "h100")
+
+
+def edge(session: Session, title: str) -> Edge:
+    return next(e for e in session.board.edges if session.title(e) == title)
+
+
+def meters(session: Session) -> tuple[int, int, int, float]:
+    t = shown.totals(session)
+    return t["kernels"], t["traffic"], t["peak"], pytest.approx(t["us"])
+
+
+def planned(size: str, search: str) -> api.plans.Plan:  # type: ignore[name-defined]
+    model, args = gallery.DEMOS["demo"].programs()[size]()
+    return onetrip.plan(model, args, target="h100", search=search)
+
+
+def as_plan(plan: Any) -> tuple[int, int, int, float]:
+    return plan.kernels, plan.traffic_bytes, plan.peak_bytes, plan.estimated_us
+
+
+def test_presets_are_the_plans_of_the_three_searches(session: Session) -> None:
+    for search in ("eager", "max", "best"):
+        session.preset(search)
+        assert as_plan(planned("1x", search)) == meters(session)
+
+
+def test_the_lesson_step_by_step(session: Session) -> None:
+    """All cut; each cut that is removed saves one kernel and two trips of the tensor."""
+    kernels, traffic, _, _ = meters(session)
+    assert kernels == 5
+    trip = 4096 * 4096 * 2
+    for k, title in enumerate(["add → gelu", "gelu → add#1", "add#1 → norm:layer_norm"], 1):
+        session.toggle(edge(session, title).id)
+        assert meters(session)[:2] == (kernels - k, traffic - 2 * k * trip)
+    assert as_plan(planned("1x", "best")) == meters(session)
+    with pytest.raises(UsageError, match="compute-bound-anchor"):
+        session.toggle(edge(session, "mm → add").id)
+
+
+def test_twice_the_rows_leave_the_kernels(session: Session) -> None:
+    session.preset("max")
+    before = meters(session)
+    session.go(size="2x")
+    after = meters(session)
+    assert after[0] == before[0] == 2
+    assert 1.9 * before[1] < after[1] < 2 * before[1]
+
+
+def test_on_few_registers_the_last_fuse_spills_and_the_traffic_says_so(session: Session) -> None:
+    session.go(target="few-registers")
+    session.preset("eager")
+    for title in ("add → gelu", "gelu → add#1"):
+        session.toggle(edge(session, title).id)
+    assert shown.totals(session)["spill"] == 0
+    session.toggle(edge(session, "add#1 → norm:layer_norm").id)
+    t = shown.totals(session)
+    assert (t["registers"], t["limit"]) == (40, 40)
+    assert t["spill"] > 0
+    threads = t["spilled"] // (2 * t["spill"])
+    assert t["spilled"] == 2 * t["spill"] * threads > 0
+    session.go(target="h100")
+    assert t["traffic"] == meters(session)[1] + t["spilled"]
+
+
+def test_undo_and_redo(session: Session) -> None:
+    first = edge(session, "add → gelu").id
+    before = meters(session)
+    session.toggle(first)
+    after = meters(session)
+    session.undo()
+    assert meters(session) == before and session.state.preset == "eager"
+    session.redo()
+    assert meters(session) == after and session.state.preset == "mine"
+    session.toggle(first)
+    session.redo()
+    assert meters(session)[:3] == before[:3]  # eager's launches have another price
+    assert session.state.cuts == {first}
+    for _ in range(9):
+        session.undo()
+    assert meters(session) == before
+
+
+def test_a_users_cut_is_told_from_the_planners(session: Session) -> None:
+    session.preset("best")
+    chosen = edge(session, "gelu → add#1")
+    told = shown.Told()
+    shown.state(session, told)
+    session.toggle(chosen.id)
+    changed = shown.state(session, told)
+    assert changed["edges"][str(chosen.id)][0] == "yours"
+    assert not changed["whole"] and len(changed["groups"]) == 2
+    session.preset("eager")
+    assert shown.state(session, told)["edges"][str(chosen.id)][0] == "cut"
+
+
+def test_what_is_told_piece_by_piece_is_the_whole(session: Session) -> None:
+    told, groups, edges = shown.Told(), {}, {}
+    for step in ("toggle", "max", "eager", "toggle", "best", "undo", "undo"):
+        if step == "toggle":
+            session.toggle(edge(session, "gelu → add#1").id)
+        elif step == "undo":
+            session.undo()
+        else:
+            session.preset(step)
+        state = shown.state(session, told)
+        for name in state["gone"]:
+            groups.pop(name, None)
+        groups |= {g["name"]: g for g in state["groups"]}
+        edges |= state["edges"]
+        whole = shown.state(session, shown.Told())
+        assert whole["whole"]
+        assert {g["name"]: g for g in whole["groups"]} == groups
+        assert whole["edges"] == edges
+
+
+def test_what_a_fuse_and_a_cut_would_change_is_what_they_change(session: Session) -> None:
+    chosen = edge(session, "add → gelu")
+    for name in ("if_fused", "if_cut"):
+        before = meters(session)
+        expected = shown.why(session, chosen)[name]
+        assert meters(session) == before
+        session.toggle(chosen.id)
+        after = meters(session)
+        assert (after[0] - before[0], after[1] - before[1]) == (
+            expected["kernels"], expected["traffic"],
+        )  # fmt: skip
+
+
+def test_another_target_keeps_what_was_fused(session: Session) -> None:
+    session.toggle(edge(session, "add → gelu").id)
+    session.preset("best")
+    session.toggle(edge(session, "gelu → add#1").id)
+    session.go(target="mi300x")
+    board = session.board
+    assert board.is_fused(edge(session, "add → gelu"))
+    assert session.state.cuts == {edge(session, "gelu → add#1").id}
+    assert session.place.lost == ()
+
+
+def test_what_is_not_possible_on_a_target_is_listed(session: Session) -> None:
+    session.toggle(edge(session, "add → gelu").id)
+    session._carry([("norm:layer_norm#0", ":nothing#0"), (":mm#0", ":add#0")], set())
+    lost = session.place.lost
+    assert [(x.producer, x.consumer) for x in lost] == [
+        ("norm:layer_norm", "nothing"), ("mm", "add"),
+    ]  # fmt: skip
+    assert "no such edge" in lost[0].reason and "library" in lost[1].reason
+
+
+def test_sessions_do_not_disturb_each_other(demo: ModelWorkshop) -> None:
+    boards = Boards(demo)
+    one, two = Session(boards, "h100"), Session(boards, "h100")
+    before = meters(two)
+    one.preset("max")
+    assert meters(two) == before
+    two.toggle(edge(two, "add → gelu").id)
+    assert meters(one)[0] == 2 and meters(two)[0] == 4
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        lambda s: s.toggle(999), lambda s: s.toggle(-1), lambda s: s.preset("x"),
+        lambda s: s.go(size="9x"), lambda s: s.go(target="none"), lambda s: s.go(graph=7),
+        lambda s: s.part("K999"),
+    ],
+)  # fmt: skip
+def test_wrong_wishes_change_nothing(session: Session, action: Any) -> None:
+    before = meters(session)
+    with pytest.raises(UsageError):
+        action(session)
+    assert meters(session) == before
+    assert len(session.place.done) == 1
+
+
+# ------------------------------------------------------------------ copies of layers
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up = nn.LayerNorm(64), nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.tanh(self.up(self.norm(x)) * 2)
+
+
+def test_an_edit_applies_to_all_copies_or_to_one() -> None:
+    def make() -> tuple[Any, ...]:
+        with torch.device("meta"):
+            return nn.Sequential(*(Layer() for _ in range(5))).eval(), (torch.empty(1 << 18, 64),)
+
+    session = Session(Boards(ModelWorkshop("layers", {"as given": make})), "h100")
+    kernels = meters(session)[0]
+    chosen = edge(session, "2:mul → 2:tanh")
+    assert len(session.board.like(chosen)) == 5
+    session.toggle(chosen.id)
+    assert meters(session)[0] == kernels - 1
+    session.undo()
+    session.toggle(chosen.id, everywhere=True)
+    assert meters(session)[0] == kernels - 5
+    session.undo()
+    assert meters(session)[0] == kernels
+
+
+# ------------------------------------------------------------------ plans that are saved
+
+
+def small() -> tuple[Any, ...]:
+    torch.manual_seed(0)
+    return gallery.Block(16, 64).eval().requires_grad_(False), (
+        torch.randn(32, 16), torch.randn(32, 64),
+    )  # fmt: skip
+
+
+class Filled(gallery.Block):
+    """The block with numbers in it."""
+
+    def __init__(self) -> None:
+        super().__init__(16, 64)
+        for p in self.parameters():
+            nn.init.normal_(p, std=0.3)
+
+
+def test_a_saved_plan_is_honoured_by_compile(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Filled().eval().requires_grad_(False)
+    args = (torch.randn(32, 16), torch.randn(32, 64))
+    session = Session(Boards(ModelWorkshop("small", {"as given": lambda: (model, args)})), "cpu:2")
+    session.preset("eager")
+    session.toggle(edge(session, "add → gelu").id)
+    made = session.saved()
+    assert (made.kernels, made.traffic_bytes) == meters(session)[:2]
+    assert made.kernels == 4  # neither Best nor Eager
+    path = tmp_path / "fusion.json"
+    made.save(path)
+    torch._dynamo.reset()
+    fast = onetrip.compile(model, plan=path, target="cpu:2")
+    torch.testing.assert_close(fast(*args), model(*args))
+    again = onetrip.load_plan(path)
+    assert [line.kind for line in again.lines] == ["pin"] * 3
+
+
+# ------------------------------------------------------------------ what is shown of a group
+
+
+def test_source_is_linked_to_operators(session: Session) -> None:
+    session.preset("best")
+    name = next(n for n, p in session.board.parts().items() if len(p.atoms) > 3)
+    found = source.kernel(session, session.part(name))
+    assert found["language"] == "Triton"
+    assert len(found["lines"]) == found["text"].rstrip("\n").count("\n") + 1
+    stores = [x for x, t in zip(found["lines"], found["text"].split("\n"), strict=False)
+              if "tl.store" in t]  # fmt: skip
+    norm = next(n.id for n in session.board.nodes if n.call.op == "layer_norm")
+    assert [x["calls"] for x in stores] == [[norm]]
+    compile(found["reproducer"], "reproducer", "exec")
+    assert "norm:layer_norm#0" in found["reproducer"]
+
+
+def test_a_library_call_has_its_reason_for_a_source(session: Session) -> None:
+    mm = next(
+        n for n, p in session.board.parts().items() if not session.board.draft.pool.is_generated(p)
+    )
+    assert source.kernel(session, session.part(mm))["language"] == "library"
+
+
+def test_the_timeline_is_the_memory_plan(session: Session) -> None:
+    found = timeline.memory(session)
+    assert found["peak"] == meters(session)[2]
+    assert len(found["steps"]) == 5
+    inside = [b for b in found["buffers"] if b["offset"] is not None]
+    for k, a in enumerate(inside):
+        for b in inside[k + 1 :]:
+            together = a["first"] <= b["last"] and b["first"] <= a["last"]
+            shared = (
+                a["offset"] < b["offset"] + b["bytes"] and b["offset"] < a["offset"] + a["bytes"]
+            )
+            assert not (together and shared) or b["reuses"]
+
+
+def test_an_export_leaves_the_session_and_redacts(session: Session) -> None:
+    session.toggle(edge(session, "add → gelu").id)
+    before, steps = meters(session), len(session.place.done)
+    html = export.page(session)
+    assert "gallery.py" in html and "tl.store" in html
+    assert meters(session) == before and len(session.place.done) == steps
+    hidden = export.page(session, redact=True)
+    assert "gallery.py" not in hidden and "tl.store" not in hidden
+    assert "norm:layer_norm" not in hidden and '"m0"' in hidden
+    for text in (html, hidden):
+        assert "/static/" not in text.replace('"/static/', "") or "src=" not in text
+
+
+def test_measuring_is_asked_for(session: Session) -> None:
+    board = session.board
+    group = board.draft.group(session.part("K3"))
+    with pytest.raises(UsageError, match="--measure"):
+        session.boards.workshop.measured(board.planned, group)
+
+
+def test_a_kernel_is_measured_on_the_device_at_hand() -> None:
+    shop = ModelWorkshop("small", {"as given": small}, measure=True)
+    session = Session(Boards(shop), "cpu:2")
+    session.preset("best")
+    board = session.board
+    part = next(p for p in board.parts().values() if board.draft.pool.is_generated(p))
+    assert 0 < shop.measured(board.planned, board.draft.group(part)) < 1e6
+    session.go(target="h100")
+    with pytest.raises(UsageError, match="device at hand"):
+        shop.measured(
+            session.board.planned,
+            session.board.draft.group(next(iter(session.board.parts().values()))),
+        )
+
+
+def test_a_plan_opens_its_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    plan = onetrip.plan(*small(), target="cpu:2")
+    running = plan.explore()
+    try:
+        assert opened == [running.url] and running.url in running._repr_html_()
+    finally:
+        running.stop()
+    plan.save(tmp_path / "p.json")
+    with pytest.raises(UsageError, match="no model to explore"):
+        onetrip.load_plan(tmp_path / "p.json").explore()
