@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from onetrip.passes.anonymize import anonymize
 from onetrip.passes.close import Unfusable
 from onetrip.passes.collapse import collapse
 from onetrip.passes.fuse import fuse
+from onetrip.passes.mixed import walks
 
 from .nests import moved, pointwise, reduced, reshaped
 
@@ -90,10 +93,56 @@ def one_by_one(nests: dict[str, Nest]) -> dict[str, np.ndarray]:
     return known
 
 
-@pytest.mark.parametrize("case", GROUPS)
+CENTERED = {
+    "m": reduced("m", "sum", "x", S, 2),
+    "y": pointwise("y", "sub", S, x=S, m=ROW),
+    "c": reduced("c", "sum", "y", S, 0, 1),
+}
+UNLIKE = {
+    "row and column sums": (
+        {"y": reduced("y", "sum", "x", S, 2), "z": reduced("z", "sum", "x", S, 0, 1)},
+        {"y", "z"},
+    ),
+    "rows, columns and all of a square": (
+        {
+            "y": reduced("y", "sum", "x", (5, 5), 1),
+            "z": reduced("z", "max", "x", (5, 5), 0),
+            "w": reduced("w", "sum", "x", (5, 5), 0, 1),
+        },
+        {"y", "z", "w"},
+    ),
+    "centered rows and their columns": (CENTERED, {"y", "c"}),
+    "columns of centered rows": (CENTERED, {"c"}),
+    "columns of a view": (
+        {
+            "v": reshaped("v", (12, 8), "x", S),
+            "y": reduced("y", "sum", "v", (12, 8), 0),
+            "z": reduced("z", "sum", "x", S, 2),
+        },
+        {"y", "z"},
+    ),
+    "rows and columns of each matrix": (
+        {"y": reduced("y", "sum", "x", S, 2), "z": reduced("z", "sum", "x", S, 1)},
+        {"y", "z"},
+    ),
+    "one matrix of a batch": (
+        {
+            "y": reduced("y", "sum", "x", (1, 6, 8), 2),
+            "z": reduced("z", "sum", "x", (1, 6, 8), 0, 1),
+        },
+        {"y", "z"},
+    ),
+    "one row": (
+        {"y": reduced("y", "sum", "x", (1, 8), 1), "z": reduced("z", "sum", "x", (1, 8), 0)},
+        {"y", "z"},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", [*GROUPS, *UNLIKE])
 def test_fused_nest_equals_its_members(case: str) -> None:
-    nests, stored = GROUPS[case]
-    fused = fuse(list(nests), nests, frozenset(stored))
+    nests, stored = (GROUPS | UNLIKE)[case]
+    fused = fuse(list(nests), nests, frozenset(stored), mixed=case in UNLIKE)
     assert isinstance(fused, Nest), fused
     assert {s.buffer for s in fused.stores} == stored
     expected = one_by_one(nests)
@@ -102,10 +151,10 @@ def test_fused_nest_equals_its_members(case: str) -> None:
         np.testing.assert_array_equal(found[name], expected[name])
 
 
-@pytest.mark.parametrize("case", GROUPS)
+@pytest.mark.parametrize("case", [*GROUPS, *UNLIKE])
 def test_collapsed_and_anonymous_nest_equals_the_fused_one(case: str) -> None:
-    nests, stored = GROUPS[case]
-    fused = fuse(list(nests), nests, frozenset(stored))
+    nests, stored = (GROUPS | UNLIKE)[case]
+    fused = fuse(list(nests), nests, frozenset(stored), mixed=case in UNLIKE)
     assert isinstance(fused, Nest)
     flat, names = anonymize(collapse(fused))
     assert all(len(e.index) == 1 for e in flat.loads)
@@ -115,6 +164,17 @@ def test_collapsed_and_anonymous_nest_equals_the_fused_one(case: str) -> None:
     for name, value in run_nest(fused, inputs(nests)).items():
         flat_name = f"a{names.index(name)}"
         np.testing.assert_array_equal(found[flat_name], value.reshape(-1))
+
+
+@pytest.mark.parametrize("case", UNLIKE)
+def test_unlike_reductions_walk_one_input_once(case: str) -> None:
+    nests, stored = UNLIKE[case]
+    fused = fuse(list(nests), nests, frozenset(stored), mixed=True)
+    assert isinstance(fused, Nest)
+    assert walks(fused) and walks(collapse(fused))
+    points = {math.prod(a.extent for a in e.free if isinstance(a.extent, int)) for e in fused.loads}
+    assert len(points) == 1
+    assert isinstance(fuse(list(nests), nests, frozenset(stored)), Unfusable)
 
 
 def test_stages_share_expressions() -> None:
@@ -172,3 +232,6 @@ def test_what_is_no_nest_says_why(case: str) -> None:
     assert isinstance(found, Unfusable)
     assert found.code == code
     assert found.detail
+    if case != "row and column sums":
+        walked = fuse(list(nests), nests, stored, mixed=True)
+        assert isinstance(walked, Unfusable) and walked == found

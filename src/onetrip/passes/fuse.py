@@ -18,9 +18,6 @@ from functools import cached_property
 
 from ..base.sym import (
     Dim,
-    Poly,
-    Quotient,
-    Remainder,
     Size,
     Sym,
     Var,
@@ -32,7 +29,7 @@ from ..ir.expr import Load, Reduced, Rewriter, dims_of, walk
 from ..ir.nest import Access, Axis, Buffer, Combine, Nest, Store
 from .close import MAX_EXPRESSIONS, Closed, Closing, Folding, NoNestError, Unfusable
 from .mixed import varies_inside, walks
-from .unify import covers, fold_axes, unified
+from .unify import covers, divisor, fold_axes, unified
 
 Index = tuple[Dim, ...]
 
@@ -220,27 +217,11 @@ def _split_axes(c: Aligned) -> Aligned:
     dims = [d for e in walk(lifts) for d in dims_of(e)]
     values: dict[Sym, Dim] = {}
     for axis in c.axes:
-        factor = _factor(axis, dims)
+        factor = divisor(axis, dims)
         if factor is not None:
             outer = Var(f"{axis.name}_o", axis.extent // factor)
             values[axis] = outer * factor + Var(f"{axis.name}_i", factor)
     return c.moved(values) if values else c
-
-
-def _factor(axis: Var, dims: Sequence[Dim]) -> int | None:
-    """k when some index holds `axis // k` and k divides the extent."""
-    for den in (q for d in dims for q in _quotients(d, axis)):
-        if isinstance(den, int) and isinstance(axis.extent, int) and axis.extent % den == 0:
-            return den
-    return None
-
-
-def _quotients(e: Dim, axis: Var) -> list[Dim]:
-    if isinstance(e, Poly):
-        return [q for _, factors in e.terms for f in factors for q in _quotients(f, axis)]
-    if isinstance(e, Quotient):
-        return [e.den] if e.num is axis else _quotients(e.num, axis)
-    return _quotients(e.num, axis) if isinstance(e, Remainder) else []
 
 
 def _align(

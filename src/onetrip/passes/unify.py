@@ -11,7 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from ..base.sym import Dim, Sym, Var, atoms, product, substitute, within
+from ..base.sym import (
+    Dim,
+    Poly,
+    Quotient,
+    Remainder,
+    Sym,
+    Var,
+    atoms,
+    product,
+    substitute,
+    within,
+)
 from ..ir.expr import Load, Reduced, walk
 from .close import Closed, Folding
 
@@ -21,7 +32,7 @@ Places = list[tuple[str, Index]]
 
 def unified(closed: Sequence[Closed]) -> dict[Sym, Dim] | None:
     """Every axis of the values, bound ones too, in the axes of the largest; None if two clash."""
-    known = _Axes(_pointless(closed))
+    known = _Axes(_pointless(closed) | _divided(closed))
     first = max(closed, key=_size)
     known.open((first.index,))
     pending = [place for c in (first, *(c for c in closed if c is not first)) for place in _read(c)]
@@ -29,8 +40,9 @@ def unified(closed: Sequence[Closed]) -> dict[Sym, Dim] | None:
         pending = known.follow(pending)
         if pending:
             known.open((pending[0][1],))
-    known.open(fold_axes(e) for c in closed for e in c.folds)
-    return known.values if all(_apart(c, known.values) for c in closed) else None
+    known.open([fold_axes(e) for c in closed for e in c.folds])
+    values = known.settled()
+    return values if all(_apart(c, values) for c in closed) else None
 
 
 def fold_axes(e: Folding) -> tuple[Var, ...]:
@@ -47,6 +59,22 @@ def covers(d: Dim, extent: Dim) -> bool:
     return whole == extent and within(d, extent)
 
 
+def divisor(axis: Var, dims: Sequence[Dim]) -> int | None:
+    """k when some index holds `axis // k` and k divides the extent."""
+    for den in (q for d in dims for q in _quotients(d, axis)):
+        if isinstance(den, int) and isinstance(axis.extent, int) and axis.extent % den == 0:
+            return den
+    return None
+
+
+def _quotients(e: Dim, axis: Var) -> list[Dim]:
+    if isinstance(e, Poly):
+        return [q for _, factors in e.terms for f in factors for q in _quotients(f, axis)]
+    if isinstance(e, Quotient):
+        return [e.den] if e.num is axis else _quotients(e.num, axis)
+    return _quotients(e.num, axis) if isinstance(e, Remainder) else []
+
+
 class _Axes:
     """Axes as they become known, and where buffers and members are read first."""
 
@@ -56,8 +84,16 @@ class _Axes:
 
     def open(self, indices: Iterable[Sequence[Dim]]) -> None:
         """Axes that nothing says anything about stand for themselves."""
-        for a in _variables(indices):
+        for a in _variables([self._now(d) for d in index] for index in indices):
             self.values.setdefault(a, a)
+
+    def settled(self) -> dict[Sym, Dim]:
+        """Every axis in those that stand for themselves."""
+        return {a: self._now(d) for a, d in self.values.items()}
+
+    def _now(self, d: Dim) -> Dim:
+        """An axis is divided at most once, and its parts become others at most once."""
+        return substitute(substitute(d, self.values), self.values)
 
     def follow(self, pending: Places) -> Places:
         """The places that are still open when all has been learnt from those that are known."""
@@ -70,16 +106,29 @@ class _Axes:
 
     def _learnt(self, name: str, index: Index) -> bool:
         """Whether every axis of a place is known now."""
-        where = self._places.get(name, ())
-        for mine, theirs in zip(index, where, strict=False):
+        for mine, theirs in zip(map(self._now, index), self._places.get(name, ()), strict=False):
             if not isinstance(mine, Var) or mine in self.values:
                 continue
             if any(True for _ in atoms(theirs)) and covers(theirs, mine.extent):
                 self.values[mine] = theirs
-        if any(a not in self.values for a in _variables((index,))):
+        place = tuple(map(self._now, index))
+        if any(a not in self.values for a in _variables((place,))):
             return False
-        self._places.setdefault(name, tuple(substitute(d, self.values) for d in index))
+        self._places.setdefault(name, place)
         return True
+
+
+def _divided(closed: Sequence[Closed]) -> dict[Sym, Dim]:
+    """Axes that are read as `axis // k`, as (axis // k, axis % k): a view joins two of another."""
+    values: dict[Sym, Dim] = {}
+    for c in closed:
+        dims = [d for _, index in _read(c) for d in index]
+        for axis in dict.fromkeys(_variables((dims,))):
+            k = divisor(axis, dims)
+            if k is not None:
+                outer = Var(f"{axis.name}_o", axis.extent // k)
+                values[axis] = outer * k + Var(f"{axis.name}_i", k)
+    return values
 
 
 def _pointless(closed: Sequence[Closed]) -> dict[Sym, Dim]:
