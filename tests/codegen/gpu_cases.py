@@ -305,6 +305,35 @@ def layer_norm(rows: int = 6, columns: int = 300) -> Case:
     return Case(Nest((Axis(p0),), buffers, stores))
 
 
+def centred(rows: int = 5, columns: int = 300, shift: float = 30.0) -> Case:
+    """sum of (x - mean)^2 of rows, in two steps, the mean beside it and what it normalizes."""
+    p0, r0 = Var("p0", rows), Var("r0", columns)
+    return _centred(p0, r0, p0 * columns + r0, shift)
+
+
+def centred_columns(rows: int = 300, columns: int = 24, shift: float = 30.0) -> Case:
+    """The same of columns, as batch norm asks for it."""
+    p0, r0 = Var("p0", columns), Var("r0", rows)
+    return _centred(p0, r0, r0 * columns + p0, shift)
+
+
+def _centred(p0: Var, r0: Var, at: Dim, shift: float) -> Case:
+    count = f32(float(str(r0.extent)))
+    x = apply("add", Load("x", (at,), dt.f32), f32(shift))
+    mean = apply("div", reduced("sum", (r0,), x), count)
+    off = apply("sub", x, mean)
+    variance = apply("div", reduced("sum", (r0,), apply("mul", off, off)), count)
+    y = apply("mul", off, apply("rsqrt", apply("add", variance, f32(1e-5))))
+    whole = p0.extent * r0.extent
+    buffers = (buffer("x", dt.f32, whole), written("y", dt.f32, whole),
+               written("mean", dt.f32, p0.extent), written("variance", dt.f32, p0.extent),
+               written("total", dt.f32, p0.extent))  # fmt: skip
+    stores = (Store("y", (at,), y, (r0,)), Store("mean", (p0,), mean),
+              Store("variance", (p0,), variance),
+              Store("total", (p0,), reduced("sum", (r0,), x)))  # fmt: skip
+    return Case(Nest((Axis(p0),), buffers, stores))
+
+
 def add_rms_norm(rows: int = 4, columns: int = 290) -> Case:
     """h = x + residual, stored while its squares are summed; y = h * rsqrt(mean(h^2))."""
     p0, r0 = Var("p0", rows), Var("r0", columns)
@@ -414,7 +443,8 @@ POINTWISE: dict[str, Callable[[], Case]] = {
 }  # fmt: skip
 REDUCTIONS: dict[str, Callable[[], Case]] = {
     f.__name__: f
-    for f in (softmax, symbolic_softmax, half_softmax, layer_norm, add_rms_norm, argmax,
+    for f in (softmax, symbolic_softmax, half_softmax, layer_norm, centred, centred_columns,
+              add_rms_norm, argmax,
               column_sum, column_sum_and_product, full_reduce, channel_norm, group_norm,
               integer_rows, uniform_rows)
 }  # fmt: skip

@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from ..base.dtype import f32
 from ..base.errors import Unsupported
 from ..base.sym import Dim, Size, Var, add, atoms, ceildiv, mul, substitute
 from ..ir.expr import (
     Apply,
-    Const,
     Expr,
     Load,
     Position,
@@ -262,43 +260,6 @@ def guarded(e: Expr, inside: Expr | None, varying: set[Var]) -> Expr:
         return Load(x.buffer, x.index, x.dtype, both(inside, x.guard), other)
 
     return Rewriter(node=node)(e)
-
-
-def online_softmax(nest: Nest) -> Nest:
-    """max m of f and sum of exp(f - m) over the same axes become one reduction."""
-    joined: dict[Reduction, tuple[Reduction, int]] = {}
-    for total in nest.reductions:
-        top = _maximum_of(total)
-        if top is not None:
-            pair = Reduction("online_softmax", top.axes, (top.lift[0], Const(1.0, f32)))
-            joined[total] = (pair, 1)
-            joined[top] = (pair, 0)
-
-    def leaf(e: Expr) -> Expr | None:
-        if isinstance(e, Reduced) and e.reduction in joined:
-            pair, component = joined[e.reduction]
-            return Reduced(pair, component, e.dtype)
-        return None
-
-    if not joined:
-        return nest
-    stores = tuple(mapped(s, Rewriter(leaf=leaf)) for s in nest.stores)
-    return replace(nest, stores=stores)
-
-
-def _maximum_of(total: Reduction) -> Reduction | None:
-    """The reduction max f when `total` is the sum of exp(f - max f), in f32."""
-    lift = total.lift[0]
-    if total.monoid != "sum" or not (isinstance(lift, Apply) and lift.op == "exp"):
-        return None
-    inner = lift.args[0]
-    if not (isinstance(inner, Apply) and inner.op == "sub") or inner.dtype is not f32:
-        return None
-    f, m = inner.args
-    if not (isinstance(m, Reduced) and m.reduction.monoid == "max"):
-        return None
-    top = m.reduction
-    return top if top.axes == total.axes and top.lift[0] is f else None
 
 
 def stores_apart(nest: Nest) -> tuple[Nest, ...]:

@@ -27,7 +27,7 @@ from ..target import Target
 from .gpu_axes import on_common_axes, parts_apart
 from .gpu_build import Tiling, build
 from .gpu_mixed import in_parts, tiling_of
-from .gpu_online import in_one_walk
+from .gpu_online import in_one_walk, shifted
 from .gpu_split import (
     Pieces,
     Split,
@@ -96,14 +96,21 @@ def _pieces(nest: Nest, target: Target, stem: str) -> Made:
     if tiled is not None:
         return _mixed(nest, tiled, target, stem)
     tiling = _reduction_tiling(nest, target)
-    if _walked(nest, tiling):
-        nest = in_one_walk(nest)
+    around = in_one_walk if _walked(nest, tiling) else _same
+    # A mean that the nest asks for itself may be near zero, and is counted from there.
+    near = _same if any(r.monoid == "welford" for r in nest.reductions) else shifted
+    nest = around(nest)
     cut = _cut(nest, tiling, target)
     if cut is None:
-        return ((nest, None),), ()
+        return ((near(nest), None),), ()
     pieces = split(nest, cut, stem)
     rest, scratch = _joined(Pieces(pieces.nests[2:], pieces.scratch), target, stem)
-    return (*((n, None) for n in pieces.nests[:2]), *rest), scratch
+    first, join = pieces.nests[:2]
+    return ((near(first), None), (join, None), *rest), scratch
+
+
+def _same(nest: Nest) -> Nest:
+    return nest
 
 
 def _mixed(nest: Nest, tiled: Tiled, target: Target, stem: str) -> Made:

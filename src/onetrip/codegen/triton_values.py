@@ -182,7 +182,10 @@ class Values:
         if isinstance(e, Load):
             return self._load(e, level)
         if isinstance(e, Position):
-            return f"{_atom(self.dim(e.value, level, tensor=True))}.to({ops.TYPES[e.dtype]})"
+            place = self.dim(e.value, level, tensor=True)
+            if not self.needs(e).tiles:  # a loop's variable is no tensor where text is interpreted
+                return f"tl.full((), {place}, {ops.TYPES[e.dtype]})"
+            return f"{_atom(place)}.to({ops.TYPES[e.dtype]})"
         if isinstance(e, Apply):
             return self._apply(e, level)
         if isinstance(e, Cast):
@@ -208,6 +211,9 @@ class Values:
         below = self._below(e, level) if e.op in COMPARISONS else None
         if below is not None:
             return below
+        inner = _beside_one(e)
+        if inner is not None and self.uses.get(inner, 0) == 1:
+            return f"ot_one_plus_erf({self.value(inner.args[0], level)})"
         if e.op == "where":
             condition = self.value(e.args[0], level)
             both = all(isinstance(a, Const) for a in e.args[1:])
@@ -412,6 +418,16 @@ class Values:
             results = MONOIDS[e.monoid].combine(left, right)
             self.functions[name] = function_text(name, (*left, *right), results)
         return name
+
+
+def _beside_one(e: Apply) -> Apply | None:
+    """The erf(x) of 1 + erf(x), which has a shorter spelling than its parts."""
+    match e:
+        case Apply(op="add", args=(Const(value=1.0), Apply(op="erf") as inner)):
+            return inner
+        case Apply(op="add", args=(Apply(op="erf") as inner, Const(value=1.0))):
+            return inner
+    return None
 
 
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})

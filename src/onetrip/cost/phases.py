@@ -15,8 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..base.sym import Dim
-from ..ir.expr import Apply, Expr, Reduced
+from ..ir.expr import Expr
 from ..ir.nest import Nest
+from ..passes.one_walk import partner
 from .grid import Grid
 from .instructions import Issued, combined, computed_once, issued, shares_of
 from .sizes import NO_HINTS, Hints, number
@@ -91,26 +92,19 @@ def phases(
 
 
 def online(nest: Nest, passes: Sequence[Stage]) -> tuple[Stage, ...]:
-    """The passes where a maximum and the sum of exponentials below it are found in one walk."""
-    partner = {m: e for r in nest.reductions for e in r.lift if (m := _maximum_below(e))}
+    """The passes where pairs of reductions are found in one walk (passes/one_walk.py)."""
+    pairs = ((partner(r), r) for r in nest.reductions)
+    second = {first.lift[0]: r.lift[0] for first, r in pairs if first is not None}
     found: list[Stage] = []
     for one in passes:
         before = found[-1] if found else None
-        if before and all(partner.get(e) in one.roots for e in before.roots):
+        if before and all(second.get(e) in one.roots for e in before.roots):
             axes = tuple(dict.fromkeys((*before.axes, *one.axes)))
             walks = tuple(dict.fromkeys((*before.walks, *one.walks)))
             found[-1] = Stage(axes, (*before.roots, *one.roots), walks)
         else:
             found.append(one)
     return tuple(found)
-
-
-def _maximum_below(e: Expr) -> Expr | None:
-    """f where e is exp(f - max f)."""
-    match e:
-        case Apply(op="exp", args=(Apply(op="sub", args=(f, Reduced(reduction=r))),)):
-            return f if r.monoid == "max" and r.lift[0] is f else None
-    return None
 
 
 def _pairs(regions: Sequence[Region]) -> list[tuple[str, Dim]]:
