@@ -78,12 +78,12 @@ class Evaluator:
         first = self.index.atoms[atoms[0]]
         if not first.generated:
             return self.library(first)
-        key, names = self.structures.of(self.index.members(atoms), frozenset(stored))
+        key, names = self.structures.loose(self.index.members(atoms), frozenset(stored))
         return self._prices.get(key, names, lambda: self._priced(atoms, stored))
 
     def has_nest(self, atoms: tuple[int, ...], stored: Names) -> bool:
         """Whether generated atoms can be one nest."""
-        key, names = self.structures.of(self.index.members(atoms), frozenset(stored))
+        key, names = self.structures.loose(self.index.members(atoms), frozenset(stored))
         _, found = self._prices.known(key, names, lambda: self._priced(atoms, stored))
         return not isinstance(found, Unfusable)
 

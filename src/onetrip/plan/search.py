@@ -341,7 +341,7 @@ def _stuck(index: Index) -> set[str]:
         if atom.generated and atom.chain:
             members = (*atom.chain, atom.name)
             wanted = frozenset((atom.name,))
-            key, names = structures.of(members, wanted)
+            key, names = structures.loose(members, wanted)
             if known.get(key, names, partial(_has_no_nest, index, members, wanted)):
                 found.add(atom.chain[-1])
     return found

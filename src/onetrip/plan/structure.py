@@ -1,8 +1,12 @@
 """What groups that differ in names only have in common: their structure.
 
     structure ::= operators, attributes, types, which operand is which, what is stored
+    loose     ::= the same, where a view of a value in memory counts by its form and by how much
+                  later it starts than the other views of that value
 
-Identical layers differ in names only, so what is found out about one is known of all. Must not know
+Identical layers differ in names only, so what is found out about one is known of all. The steps of
+a loop that a model unrolls differ in where they read their inputs as well: their nests are their
+own, but all that follows from distances between elements is known of all of them. Must not know
 prices, targets or which groups are being tried.
 """
 
@@ -10,11 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from operator import sub
+from typing import Any, Generic, TypeVar
 
 from ..base.intern import key_of
 from ..ir.graph import Scalar, Value
 from .index import Index
+from .windows import Window, windows_of
 
 Names = tuple[str, ...]
 _Row = tuple[int, tuple[tuple[str, int], ...]]
@@ -29,8 +35,10 @@ class Structures:
         self._rows: dict[str, _Row] = {}
         self._kinds: dict[Hashable, int] = {}
         self._types: dict[str, int] = {}
+        self._index = index
+        self._windows = windows_of(index)
 
-    def of(self, members: Names, stored: frozenset[str]) -> tuple[Hashable, Names]:
+    def of(self, members: Names, stored: frozenset[str]) -> tuple[tuple[Any, ...], Names]:
         """A key equal for groups that differ in names only, and the names in its order."""
         local = {name: k for k, name in enumerate(members)}
         external: dict[str, int] = {}
@@ -46,6 +54,56 @@ class Structures:
                     wires.append(place)
             rows.append((kind, tuple(wires), name in stored))
         return tuple(rows), (*members, *external)
+
+    def loose(self, members: Names, stored: frozenset[str]) -> tuple[tuple[Any, ...], Names]:
+        """As `of`, and equal too for groups that read parts of values farther on.
+
+        Returns: the key; and names in its order, without the views of what lies in memory.
+        """
+        inside = set(members)
+        views = {
+            name: w
+            for name in members
+            if (w := self._windows.get(name)) is not None and w.base not in inside
+        }
+        if not views:
+            return self.of(members, stored)
+        kept = tuple(name for name in members if name not in views)
+        least = self._least(kept, views)
+        local = {name: k for k, name in enumerate(kept)}
+        external: dict[str, int] = {}
+        rows: list[Hashable] = []
+        for name in kept:
+            kind, reads = self._rows.get(name) or self._row(name)
+            wires: list[Hashable] = []
+            for value, type_kind in reads:
+                w = views.get(value)
+                if w is not None:
+                    begun = tuple(map(sub, w.starts, least[w.base]))
+                    known = external.setdefault(w.base, len(external))
+                    type_kind = self._type(self._index.values[w.base])
+                    wires.append((known, type_kind, self._kind(w.steps), begun))
+                elif value in local:
+                    wires.append(local[value])
+                else:
+                    wires.append((external.setdefault(value, len(external)), type_kind))
+            rows.append((kind, tuple(wires), name in stored))
+        return tuple(rows), (*kept, *external)
+
+    def _least(self, kept: Names, views: Mapping[str, Window]) -> dict[str, tuple[int, ...]]:
+        """Where the first read part of each value begins; a value that is read as it lies counts
+        from its own beginning."""
+        least: dict[str, tuple[int, ...]] = {}
+        for name in kept:
+            for value, _ in (self._rows.get(name) or self._row(name))[1]:
+                w = views.get(value)
+                if w is not None:
+                    least[w.base] = tuple(map(min, least.get(w.base, w.starts), w.starts))
+        for name in kept:
+            for value, _ in self._rows[name][1]:
+                if value in least:
+                    least[value] = (0,) * len(least[value])
+        return least
 
     def _row(self, name: str) -> _Row:
         """The kind of a node, and the values that it reads with the kinds of their types."""
