@@ -162,5 +162,14 @@ class TapedBackend:
     def capturing(self) -> bool:
         return self.graphs.capturing()
 
+    def empty(self, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """From the allocator: the CPU's pool of output pages refers to what it handed out."""
+        return torch.empty_strided(tuple(shape), tuple(strides), dtype=dtype)
+
+    def maker(
+        self, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype
+    ) -> Callable[[], Tensor]:
+        return partial(self.empty, shape, strides, dtype)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
