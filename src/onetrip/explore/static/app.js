@@ -313,7 +313,8 @@ O.start = async () => {
   O.by("nodes").focus();
   performance.mark("onetrip-shown");
   document.body.dataset.ready = "yes";
-  if (!O.exported) O.stopBest = O.best((event, found) => {
+  // Planning shares Python with every toggle: of a large graph Best is planned when it is asked for.
+  if (!O.exported && O.data.nodes.length <= 500) O.stopBest = O.best((event, found) => {
     if (event === "best" && O.data.state.history.length === 1)
       O.by("status").textContent += `. Best: ${found.kernels} kernels, ${O.us(found.us)}, ${O.percent(found.gap)} above its bound (${found.kind})`;
   });

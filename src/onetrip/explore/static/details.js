@@ -70,7 +70,8 @@
     put(...figures(g), O.make("p", {}, "Generating its source …"));
     const found = O.exported ? O.frozen().kernels[g.name] : await O.ask(`/kernel/${g.name}`).catch(O.fail);
     if (mine !== asked || O.detail !== "Kernel") return undefined;
-    return put(...figures(g), ...(found ? source(found, g) : [O.make("p", {}, "Its source is not in this file.")]));
+    put(...figures(g), ...(found ? source(found, g) : [O.make("p", {}, "Its source is not in this file.")]));
+    return O.lightSource();
   }
 
   function figures(g) {

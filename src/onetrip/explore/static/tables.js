@@ -37,7 +37,7 @@
       return O.make("tr", { "data-edge": e.id, class: e.id === O.pick.edge ? "chosen" : "", onclick: () => O.chooseEdge(e.id) },
         cell(`${SIGNS[state]} ${O.words[state]}`), cell(O.make("button", { "aria-label": `Show ${a.key} to ${b.key}`, onclick: () => O.chooseEdge(e.id) }, a.key)), cell(b.key), cell(O.bytes(e.bytes), true), cell(e.copies > 1 ? `×${e.copies}` : ""), cell(code), cell(button));
     });
-    put(table(["state", "producer", "consumer", "#bytes", "copies", "reason", ""], rows, "Boundaries"), ...more(found.length - rows.length));
+    put(table(["state", "producer", "consumer", "#bytes", "copies", "reason", "change"], rows, "Boundaries"), ...more(found.length - rows.length));
   }
 
   function kernels() {

@@ -1,0 +1,365 @@
+"""The page in a real Chromium: the lesson, every key, axe, both themes and widths, the export."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_session import Layer
+from torch import nn
+
+from onetrip.api.workshop import ModelWorkshop
+from onetrip.base.text import bytes_text
+from onetrip.explore import export, server, shown
+from onetrip.explore.session import Boards, Session
+
+pytestmark = pytest.mark.slow
+WIDTHS = {1280: 800, 1920: 1080}
+Opened = Callable[..., Any]
+
+
+@pytest.fixture
+def opened(browser: Any, running: server.Running) -> Iterator[Opened]:
+    """Opens the page; a test fails when the page says anything on its console."""
+    contexts: list[Any] = []
+    said: list[str] = []
+
+    def open_page(url: str = running.url, *, theme: str = "light", width: int = 1280) -> Any:
+        context = browser.new_context(
+            viewport={"width": width, "height": WIDTHS[width]}, color_scheme=theme
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda m: said.append(m.text) if "400" not in m.text else None)
+        page.on("pageerror", lambda e: said.append(str(e)))
+        page.goto(url)
+        page.wait_for_selector("body[data-ready]")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert said == []
+
+
+def act(page: Any, key: str) -> None:
+    """Presses a key that changes the plan, and waits until the new figures are shown."""
+    before = int(page.evaluate("document.body.dataset.acts || 0"))
+    page.keyboard.press(key)
+    page.wait_for_selector(f"body[data-acts='{before + 1}']")
+
+
+def meters(page: Any) -> dict[str, str]:
+    """The meters as a reader sees them."""
+    found = page.locator("#meters div").all_inner_texts()
+    return {name: value.strip() for name, value in (t.split("\n", 1) for t in found)}
+
+
+def says(page: Any, kernels: int, traffic: int) -> bool:
+    m = meters(page)
+    return m["KERNELS"].split()[0] == str(kernels) and m["TRAFFIC"].startswith(bytes_text(traffic))
+
+
+@pytest.fixture
+def model(demo: ModelWorkshop) -> Session:
+    """Python's own answer to what the page does."""
+    return Session(Boards(demo), "h100")
+
+
+def totals(session: Session) -> tuple[int, int]:
+    t = shown.totals(session)
+    return t["kernels"], t["traffic"]
+
+
+# ------------------------------------------------------------------ the lesson
+
+
+def test_the_lesson_with_the_keyboard_alone(opened: Opened, model: Session) -> None:
+    """All cut; remove one cut after the other; fuse all; double the tensor; few registers."""
+    page = opened()
+    assert says(page, *totals(model)) and totals(model)[0] == 5
+    page.keyboard.press("n")  # the product's boundary, which cannot be removed
+    page.keyboard.press("x")
+    page.wait_for_selector("#problem:not([hidden])")
+    assert "compute-bound-anchor" in page.locator("#problem").inner_text()
+    page.keyboard.press("n")
+    for k, name in enumerate(["add → gelu", "gelu → add#1", "add#1 → norm:layer_norm"]):
+        page.wait_for_selector(f'#detail h3:text-is("{name}")')
+        act(page, "x")
+        model.toggle(next(e.id for e in model.board.edges if model.title(e) == name))
+        assert says(page, *totals(model)) and totals(model)[0] == 4 - k
+        if k < 2:
+            page.keyboard.press("n")
+    assert meters(page)["KERNELS"] == "2 (−3)"
+    page.select_option("#size", "2x")
+    page.wait_for_selector("body[data-acts='4']")
+    model.go(size="2x")
+    assert says(page, *totals(model)) and totals(model)[0] == 2
+    page.select_option("#target", "few-registers")
+    page.wait_for_selector("body[data-acts='5']")
+    model.go(target="few-registers")
+    assert says(page, *totals(model))
+    over = page.locator("#meters .over").inner_text()
+    assert re.search(r"40/40\s+spills \d+ B a thread", over)
+    assert "spilled" in meters(page)["TRAFFIC"]
+    page.locator("#nodes").focus()
+    act(page, "b")
+    model.preset("best")
+    assert says(page, *totals(model))
+    assert "against eager" in page.locator("#status").inner_text()
+
+
+def test_a_cut_moves_nothing(opened: Opened) -> None:
+    page = opened()
+    before = page.evaluate(PLACES)
+    for key in ("f", "e", "b"):
+        act(page, key)
+        assert page.evaluate(PLACES) == before
+
+
+PLACES = """[...document.querySelectorAll('.node')]
+  .map((n) => JSON.stringify(n.getBoundingClientRect()))"""
+
+
+# ------------------------------------------------------------------ keys
+
+
+def state(page: Any) -> dict[str, Any]:
+    found: dict[str, Any] = page.evaluate(
+        "({...onetrip.pick, mode: onetrip.view.mode, all: onetrip.view.everywhere,"
+        " preset: onetrip.data.state.preset, steps: onetrip.data.state.history.length,"
+        " detail: onetrip.detail, focus: document.activeElement.id})"
+    )
+    return found
+
+
+def press(page: Any, keys: str) -> dict[str, Any]:
+    for key in keys.split():
+        page.keyboard.press(key)
+    page.evaluate("onetrip.queue")
+    return state(page)
+
+
+KEYS: dict[str, Callable[[Any], bool]] = {
+    "/": lambda p: press(p, "/")["focus"] == "search",
+    "ArrowDown": lambda p: press(p, "ArrowDown ArrowDown ArrowDown")["node"] == 2,
+    "ArrowUp": lambda p: press(p, "ArrowDown ArrowDown ArrowDown ArrowUp")["node"] == 1,
+    "ArrowLeft": lambda p: press(p, "ArrowDown ArrowLeft")["node"] == 0,
+    "ArrowRight": lambda p: press(p, "ArrowDown ArrowRight")["node"] == 0,
+    "n": lambda p: press(p, "n n")["edge"] == 1,
+    "p": lambda p: press(p, "n n p")["edge"] == 0 and press(p, "p")["edge"] == 3,
+    "x": lambda p: press(p, "n n x")["preset"] == "mine",
+    "a": lambda p: not press(p, "a")["all"] and press(p, "a")["all"],
+    "w": lambda p: press(p, "n k w")["detail"] == "Why" and state(p)["focus"] == "detail",
+    "k": lambda p: press(p, "n k")["detail"] == "Kernel",
+    "f": lambda p: press(p, "f")["preset"] == "max",
+    "e": lambda p: press(p, "f e")["preset"] == "eager",
+    "b": lambda p: press(p, "b")["preset"] == "best",
+    "u": lambda p: press(p, "f u")["preset"] == "eager",
+    "r": lambda p: press(p, "f u r")["preset"] == "max",
+    "s": lambda p: saved(p)["totals"]["kernels"] == 5,
+    "v": lambda p: press(p, "v")["mode"] == "kernel" and press(p, "v")["mode"] == "module",
+    "Enter": lambda p: shuts_and_opens(p),
+    "Escape": lambda p: press(p, "/ Escape")["focus"] == "nodes",
+    "?": lambda p: helps(p),
+}
+
+
+def saved(page: Any) -> dict[str, Any]:
+    with page.expect_download() as found:
+        page.keyboard.press("s")
+    plan: dict[str, Any] = json.loads(Path(found.value.path()).read_text())
+    assert found.value.suggested_filename == "fusion.json"
+    return plan
+
+
+def shuts_and_opens(page: Any) -> bool:
+    press(page, "p Enter")  # the norm stands in a module
+    shut = page.locator(".node.module").count()
+    page.evaluate("onetrip.chooseItem('mnorm')")
+    press(page, "Enter")
+    return bool(shut == 1 and page.locator(".node.module").count() == 0)
+
+
+def helps(page: Any) -> bool:
+    page.keyboard.press("?")
+    shown_now = page.locator("#keys").is_visible()
+    page.keyboard.press("Escape")
+    return bool(shown_now and not page.locator("#keys").is_visible())
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_every_key(opened: Opened, key: str) -> None:
+    assert KEYS[key](opened())
+
+
+def test_the_list_of_keys_is_the_one_that_is_tested(opened: Opened) -> None:
+    listed = opened().evaluate(
+        "[...document.querySelectorAll('#key-list dt')].map((d) => d.textContent)"
+    )
+    assert set(listed) == set(KEYS)
+
+
+# ------------------------------------------------------------------ tables, links, search
+
+
+def test_the_table_of_boundaries_does_what_the_graph_does(opened: Opened) -> None:
+    page = opened()
+    page.get_by_role("button", name="Fuse add to gelu", exact=True).click()
+    page.wait_for_selector("body[data-acts='1']")
+    page.get_by_role("button", name="Cut add to gelu", exact=True).click()
+    page.wait_for_selector("body[data-acts='2']")
+    row = page.locator("#table tr.chosen")
+    assert "cut by you" in row.inner_text()
+    assert page.get_by_role("button", name="Fuse mm to add").is_disabled()
+
+
+def test_a_selection_is_shown_everywhere(opened: Opened) -> None:
+    page = opened()
+    act(page, "b")
+    page.get_by_role("tab", name="Kernels").click()
+    page.get_by_role("button", name="K16", exact=True).click()
+    page.wait_for_selector(".code div")
+    assert page.locator("#table tr.chosen").inner_text().startswith("K16")
+    assert page.locator(".node.kin").count() == 4
+    page.locator(".code .linked").first.click()
+    assert state(page)["kernel"] == "K16"
+    page.wait_for_selector(".code .lit")
+    for tab in ("Memory timeline", "Roofline", "History", "Diff"):
+        page.get_by_role("tab", name=tab).click()
+        page.wait_for_selector("#table canvas, #table ol, #table pre")
+    assert "no difference" in page.locator("#table pre").inner_text()
+
+
+def test_search_and_reasons(opened: Opened) -> None:
+    page = opened()
+    page.keyboard.press("/")
+    page.keyboard.type("norm layer")
+    page.keyboard.press("Enter")
+    assert state(page)["node"] == 4
+    page.get_by_role("checkbox", name=re.compile("compute-bound-anchor")).check()
+    assert page.locator("#table tbody tr").count() == 1
+    assert page.locator("#wires .wire.faint").count() == 3
+
+
+# ------------------------------------------------------------------ looks
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing(opened: Opened, theme: str) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    page = opened(theme=theme)
+    tags = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
+
+    def faults() -> list[str]:
+        found = axe.run(page, options=tags).response["violations"]
+        return [f"{v['id']}: {n['html'][:160]}" for v in found for n in v["nodes"]]
+
+    assert faults() == []
+    act(page, "f")
+    page.keyboard.press("n")
+    for tab in ("Kernel", "Node", "Kernels", "Memory timeline", "Roofline", "Diff", "History"):
+        page.get_by_role("tab", name=tab, exact=True).click()
+        page.wait_for_timeout(300)
+        assert faults() == [], tab
+    page.keyboard.press("v")
+    assert faults() == []
+    page.keyboard.press("?")
+    assert faults() == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_nothing_overlaps_or_leaves_the_window(opened: Opened, theme: str, width: int) -> None:
+    page = opened(theme=theme, width=width)
+    act(page, "f")
+    page.keyboard.press("n")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert page.evaluate("document.documentElement.scrollHeight <= innerHeight")
+    for selector in ("header > *", "#meters > *", ".node", "main > *"):
+        assert page.evaluate(OVERLAPS, selector) == [], selector
+    assert page.evaluate(OUTSIDE, "header > *, #meters > *, main > *, #below") == []
+    assert page.evaluate("getComputedStyle(document.body).colorScheme") == theme
+
+
+OVERLAPS = """(selector) => {
+  const boxes = [...document.querySelectorAll(selector)].filter((e) => e.offsetParent)
+    .map((e) => [e.id || e.textContent.slice(0, 20), e.getBoundingClientRect()]);
+  return boxes.flatMap(([a, p], k) => boxes.slice(k + 1).filter(([, q]) =>
+    p.left + 1 < q.right && q.left + 1 < p.right && p.top + 1 < q.bottom && q.top + 1 < p.bottom)
+    .map(([b]) => `${a} / ${b}`));
+}"""
+OUTSIDE = """(selector) => [...document.querySelectorAll(selector)].filter((e) => {
+  const r = e.getBoundingClientRect();
+  return r.width && (r.left < -1 || r.right > innerWidth + 1 || r.bottom > innerHeight + 1);
+}).map((e) => e.id || e.tagName)"""
+
+
+def test_the_theme_can_be_changed(opened: Opened) -> None:
+    page = opened()
+    page.get_by_role("button", name="Light or dark").click()
+    assert page.evaluate("getComputedStyle(document.body).colorScheme") == "dark"
+
+
+# ------------------------------------------------------------------ export, layers
+
+
+def test_an_export_opens_from_disk_without_the_network(
+    opened: Opened, browser: Any, model: Session, tmp_path: Path
+) -> None:
+    model.toggle(1)
+    path = tmp_path / "page.html"
+    path.write_text(export.page(model), encoding="utf-8")
+    context = browser.new_context(offline=True)
+    page = context.new_page()
+    asked: list[str] = []
+    page.on("request", lambda r: asked.append(r.url))
+    page.goto(path.as_uri())
+    page.wait_for_selector("body[data-ready]")
+    assert state(page)["preset"] == "mine" and says(page, *totals(model))
+    for key, name in (("e", "eager"), ("f", "max"), ("b", "best")):
+        page.keyboard.press(key)
+        model.preset(name)
+        assert says(page, *totals(model))
+    page.keyboard.press("n")
+    assert "library's kernel" in page.locator("#detail").inner_text()
+    page.keyboard.press("k")
+    page.wait_for_selector(".code div")
+    page.keyboard.press("x")
+    assert "changes no plan" in page.locator("#problem").inner_text()
+    page.get_by_role("tab", name="Memory timeline").click()
+    assert [u for u in asked if not u.startswith("data:")] == [path.as_uri()]
+    context.close()
+
+
+def test_identical_layers_fold_and_an_edit_applies_to_all_or_one(opened: Opened) -> None:
+    def make() -> tuple[Any, ...]:
+        with torch.device("meta"):
+            layers = nn.Sequential(*(Layer() for _ in range(5))).eval()
+            return nn.ModuleDict({"layers": layers})["layers"], (torch.empty(1 << 18, 64),)
+
+    running = server.start(ModelWorkshop("layers", {"as given": make}), "h100")
+    try:
+        page = opened(running.url)
+        assert page.locator(".node").count() == 5
+        assert "×5" in page.locator("#boxes").inner_text()
+        kernels = int(meters(page)["KERNELS"].split()[0])
+        edge = page.evaluate(
+            "onetrip.data.edges.find((e) => onetrip.data.nodes[e.b].op === 'tanh').id"
+        )
+        page.evaluate(f"onetrip.chooseEdge({edge})")
+        act(page, "x")
+        assert meters(page)["KERNELS"].startswith(f"{kernels - 5} ")
+        act(page, "u")
+        page.keyboard.press("a")
+        act(page, "x")
+        assert meters(page)["KERNELS"].startswith(f"{kernels - 1} ")
+        page.evaluate("onetrip.unfold('')")
+        assert page.locator(".node").count() == 25
+    finally:
+        running.stop()
