@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import pytest
 import torch
 
+from onetrip.api.backend import build_captured
 from onetrip.base.dtype import f32, i32
+from onetrip.base.options import Options
 from onetrip.base.sym import Size
+from onetrip.codegen.cpp_prelude import prelude_text
+from onetrip.frontend.capture import CapturedGraph, make_backend
 from onetrip.ir.graph import Ref, Scalar, Value
 from onetrip.ir.program import Alias, Alloc, Bind, Call, Free, Program, Update
 from onetrip.ir.types import TensorType
+from onetrip.runtime.build_cpp import CppUnit
 from onetrip.runtime.cache import Cache
 from onetrip.runtime.cpu import CpuBackend
 from onetrip.runtime.execute import Executable
+from onetrip.runtime.frame import Frame, Native
 
+PRELUDE = prelude_text()
 BACKEND = CpuBackend(lambda segments: [], "", Cache(None))
 PAIR = TensorType.dense(f32, (2,))
 X, Y, Z = (Value(name, PAIR) for name in "xyz")
@@ -89,3 +97,49 @@ def test_a_frame_whose_call_failed_is_dropped() -> None:
         run([torch.ones(2), torch.ones(3)])
     assert run._free == {0: []}
     assert run([torch.ones(2), torch.ones(2)])[0].tolist() == [2, 2]
+
+
+def test_kernels_take_pointers_by_table_or_one_by_one() -> None:
+    """Both ways a program calls a run of kernels, beside each other: the same function."""
+    text = """
+    extern "C" __attribute__((visibility("default")))
+    int segment_0(void* const* slots, const int64_t* sizes, int threads) {
+      const float* x = (const float*)slots[0];
+      float* y = (float*)slots[1];
+      for (int i = 0; i < 2; i++) y[i] = 2 * x[i];
+      return x[0] < 0 ? 2 : 0;
+    }
+    """
+    backend = CpuBackend(lambda segments: [CppUnit("doubling", text)], PRELUDE, Cache(None))
+    (native,) = backend.build([[]])
+    assert isinstance(native, Native)
+    assert native.each is not None
+    x, y = torch.tensor([3.0, 4.0]), torch.zeros(2)
+    assert native.each(x.data_ptr(), y.data_ptr(), 1) == 0
+    assert y.tolist() == [6, 8]
+    table = (ctypes.c_void_p * 2)(x.data_ptr(), y.zero_().data_ptr())
+    frame = Frame(table, [None, None], (ctypes.c_int64 * 1)())
+    native(frame)
+    assert y.tolist() == [6, 8]
+    x.neg_()
+    with pytest.raises(IndexError):
+        native(frame)
+
+
+@pytest.mark.parametrize("width", [64, 100_000])
+def test_a_program_of_kernels_alone_needs_no_frame(width: int) -> None:
+    seen: list[Executable] = []
+
+    def watched(captured: CapturedGraph) -> Any:
+        seen.append(build_captured(captured, Options()).run)
+        return seen[-1].run
+
+    f = torch.compile(
+        lambda x: torch.sigmoid(x * 2 + 1) * x, backend=make_backend(watched), dynamic=False
+    )
+    x = torch.randn(width)
+    assert torch.equal(f(x), torch.sigmoid(x * 2 + 1) * x)
+    (run,) = seen
+    assert "idle" not in run.text
+    turned = torch.randn(width, 2)[:, 0]
+    assert torch.equal(run([turned])[0], f(turned.contiguous()))

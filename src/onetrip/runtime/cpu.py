@@ -9,13 +9,15 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .build_cpp import CppUnit, build
 from .cache import Cache
-from .frame import Action, BoundLaunch, Frame
+from .calls import CALL, caller, caller_of_each
+from .frame import Action, BoundLaunch, Native
 from .pages import advise_huge
 from .pool import empty_strided, maker_of
 
@@ -54,8 +56,10 @@ class CpuBackend:
 
     def build(self, segments: Sequence[Sequence[BoundLaunch]]) -> list[Action]:
         """Raises ToolchainError when no compiler runs or it rejects the text."""
-        libraries = build(self.emit(segments), self.prelude, cache=self.cache)
-        return [_action(_function(libraries, k)) for k in range(len(segments))]
+        units = [*self.emit(segments), CALL]
+        *libraries, call = build(units, self.prelude, cache=self.cache)
+        found = [_function(libraries, k) for k in range(len(segments))]
+        return [Native(caller(f, call), caller_of_each(f, call), _fault) for f in found]
 
     @property
     def immediate(self) -> bool:
@@ -87,23 +91,13 @@ class CpuBackend:
         return maker_of(tuple(shape), tuple(strides), dtype)
 
 
-def _function(libraries: Sequence[ctypes.CDLL], k: int) -> Callable[..., int]:
+def _function(libraries: Sequence[ctypes.CDLL], k: int) -> Any:
     for library in libraries:
         found = getattr(library, f"segment_{k}", None)
         if found is not None:
-            found.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
-            found.restype = ctypes.c_int
-            made: Callable[..., int] = found
-            return made
+            return found
     raise AssertionError(f"no unit defines segment_{k}")
 
 
-def _action(function: Callable[..., int]) -> Action:
-    threads = torch.get_num_threads
-
-    def run(frame: Frame) -> None:
-        code = function(*frame.places, threads())
-        if code:
-            raise FAULTS[code]()
-
-    return run
+def _fault(code: int) -> None:
+    raise FAULTS[code]()

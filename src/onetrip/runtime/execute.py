@@ -50,14 +50,13 @@ class Executable:
         values = self.program.inputs
         lasting = frozenset(range(len(values))) - self.checked
         self._layout = Layout(self.program, lasting)
-        lines = Lines(self.program, self._layout, self.backend)
+        lines = Lines(self.program, self._layout, self.backend, self.constants, self.checked)
         results = ", ".join(map(lines.result, self.program.outputs))
-        take, give = _AT_ONCE if self.backend.immediate else _QUEUED
-        call = [
-            *take, "k = f.tensors; p = f.pointers; s = f.sizes",
-            *lines.inputs(values, self.constants, self.checked), *lines.call,
-            f"r = [{results}]", give, "return r",
-        ]  # fmt: skip
+        call = [*lines.call, f"return [{results}]"]
+        if lines.framed:
+            take, give = _AT_ONCE if self.backend.immediate else _QUEUED
+            frame = "k = f.tensors; p = f.pointers; s = f.sizes"
+            call = [*take, frame, *lines.call, f"r = [{results}]", give, "return r"]
         fixed = ["k = f.tensors; p = f.pointers; s = f.sizes", *lines.fixed]
         self.text = f"{_function('run(arguments)', call)}\n{_function('prepare(f)', fixed)}"
         names = {**lines.text.names, "take": self._take, "give": self._give,

@@ -55,6 +55,29 @@ class BoundLaunch:
 Action = Callable[[Frame], None]
 
 
+@dataclass(frozen=True)
+class Native:
+    """An action that is one function of the frame's tables and the number of threads: a program
+    may call it by itself.
+
+    Attributes:
+        function: (address of pointers, address of sizes, threads) -> error code.
+        each: (pointer, ..., threads) -> error code, where no size is symbolic; None where pointers
+            cannot be given one by one.
+        fault: raises what an error code other than 0 means.
+    """
+
+    function: Callable[..., int]
+    each: Callable[..., int] | None
+    fault: Callable[[int], None]
+
+    def __call__(self, frame: Frame) -> None:
+        """Runs it."""
+        code = self.function(*frame.places, torch.get_num_threads())
+        if code:
+            self.fault(code)
+
+
 class Backend(Protocol):
     """Builds runs of kernels and provides memory."""
 

@@ -23,7 +23,8 @@ from ..base.sym import Dim
 from ..ir.graph import Ref, Scalar, Value
 from ..ir.program import Alias, Alloc, Bind, Call, Free, Launch, Program, Step, Update
 from ..ir.types import TensorType
-from .frame import Backend, BoundLaunch
+from .calls import MOST_POINTERS
+from .frame import Action, Backend, BoundLaunch, Native
 from .inputs import Remembered, laid_out, restrided
 from .layout import Layout, is_static
 from .pool import alias
@@ -45,21 +46,36 @@ class Lines:
         fixed: lines over `f`, `k`, `p` that run once for each frame.
         call: lines between the inputs and the results of a call.
         text: what the lines name.
+        placed: text of the address of each slot that a variable of the call holds.
+        framed: whether a call needs a frame.
     """
 
-    def __init__(self, program: Program, layout: Layout, backend: Backend) -> None:
+    def __init__(
+        self,
+        program: Program,
+        layout: Layout,
+        backend: Backend,
+        constants: Sequence[Any] = (),
+        checked: frozenset[int] = frozenset(),
+    ) -> None:
+        """
+        Args:
+            constants: what stands behind the last inputs, which no call gives.
+            checked: positions of inputs whose strides are compared at each call.
+        """
         self.layout = layout
         self.backend = backend
         self.text = Spelling(program.sizes)
+        self.placed: dict[int, str] = {}
         self.fixed: list[str] = []
-        self.call: list[str] = []
+        self.call: list[str] = self._inputs(program.inputs, constants, checked)
         self._runs: list[tuple[int, list[BoundLaunch]]] = []
         self._open = False
         self._writes: dict[Any, list[Update]] = {}
         self._sizes = program.sizes
         self._reserve = program.arena_bytes
         self._reserved = not layout.symbolic_arena
-        if self._reserved:
+        if self._reserve != 0 and self._reserved:
             self.fixed.append(self._reserver())
         for step in program.steps:
             self._step(step)
@@ -103,11 +119,36 @@ class Lines:
         self._runs[-1][1].append(BoundLaunch(step.kernel, slots, sizes))
 
     def _launch(self) -> None:
+        """Builds the runs of kernels and writes their calls."""
         runs = [run for _, run in self._runs]
-        for (place, _), action in zip(
-            self._runs, self.backend.build(runs) if runs else (), strict=True
-        ):
-            self.call[place] = f"{self.text.bound(action)}(f)"
+        actions = self.backend.build(runs) if runs else []
+        pointers = self._pointers(actions)
+        self.framed = pointers is None
+        for (place, _), action in zip(self._runs, actions, strict=True):
+            self.call[place] = self._run(action, pointers)
+        if not self.framed:
+            self.call = [line for line in self.call if not line.startswith("p[")]
+
+    def _pointers(self, actions: Sequence[Action]) -> list[str] | None:
+        """The address of each slot as text, where the one run of kernels can take them one by one:
+        nothing lies in a frame, and no size is symbolic."""
+        if len(actions) != 1 or self._sizes or self._reserve != 0:
+            return None
+        action, slots = actions[0], {k for b in self._runs[0][1] for k in b.slots}
+        fits = isinstance(action, Native) and action.each is not None
+        if not fits or max(slots, default=0) >= MOST_POINTERS - 1 or not slots <= {*self.placed}:
+            return None
+        return [self.placed.get(k, "0") for k in range(max(slots, default=-1) + 1)]
+
+    def _run(self, action: Action, pointers: list[str] | None) -> str:
+        if not isinstance(action, Native):
+            return f"{self.text.bound(action)}(f)"
+        threads, fault = map(self.text.bound, (torch.get_num_threads, action.fault))
+        if pointers is None:
+            called = f"{self.text.bound(action.function)}(*f.places, {threads}())"
+        else:
+            called = f"{self.text.bound(action.each)}({', '.join([*pointers, f'{threads}()'])})"
+        return f"if e := {called}: {fault}(e)"
 
     def _kinds(self, step: Update) -> Any:
         types = self.layout.types
@@ -132,7 +173,7 @@ class Lines:
 
     # ---------------------------------------------------------------- inputs and results
 
-    def inputs(
+    def _inputs(
         self, values: Sequence[Value], constants: Sequence[Any], checked: frozenset[int]
     ) -> list[str]:
         """Lines that take the arguments of a call, and stand constants behind them."""
@@ -159,9 +200,17 @@ class Lines:
             lines.append(f"if {test}: {name} = {moved}({name}, {strides})")
         if value.name in self.layout.addressed:
             # A tensor without dimensions may be given as a number, which no kernel reads.
-            test = "" if t.shape else f"if isinstance({name}, {self.text.bound(Tensor)}): "
-            lines.append(f"{test}p[{slot}] = {name}.data_ptr()")
+            address = f"{name}.data_ptr()"
+            is_tensor = f"isinstance({name}, {self.text.bound(Tensor)})"
+            if not t.shape:
+                address = f"({address} if {is_tensor} else 0)"
+            lines.append(self._placing(slot, address))
         return lines
+
+    def _placing(self, slot: int, address: str) -> str:
+        """The line that writes a slot's address."""
+        self.placed[slot] = address
+        return f"p[{slot}] = {address}"
 
     def result(self, output: str | Scalar | None) -> str:
         """The text of one result."""
@@ -208,7 +257,7 @@ class Lines:
         if name not in self.layout.addressed:
             return []
         slot = self.layout.slots[name]
-        return [f"p[{slot}] = {self.layout.name(slot)}.data_ptr()"]
+        return [self._placing(slot, f"{self.layout.name(slot)}.data_ptr()")]
 
     def _alloc_scratch(self, step: Alloc, offset: Dim) -> list[str]:
         value, start = step.value, self.text.dim(offset)
@@ -236,7 +285,10 @@ class Lines:
             return []
         shift, lines = self.text.dim(step.offset), []
         if value in self.layout.addressed:
-            lines.append(f"p[{slot}] = (p[{source}] or 0) + {shift} * {t.dtype.itemsize}")
+            bytes_ = f"{shift} * {t.dtype.itemsize}"
+            lines.append(f"p[{slot}] = (p[{source}] or 0) + {bytes_}")
+            if source in self.placed:
+                self.placed[slot] = f"{self.placed[source]} + {bytes_}"
         if value in self.layout.as_tensor:
             form, of = ", ".join(self._form(t)), self.layout.name(source)
             made = f"{self.text.bound(alias)}({of}, {form}, {shift})"
