@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onetrip.cost.sizes import number
 from onetrip.ir.graph import Graph, Value
+from onetrip.plan import assemble as assemble_module
 from onetrip.plan import peak
+from onetrip.plan import search as search_module
 from onetrip.plan.assemble import execution_order
 from onetrip.plan.constraints import NO_CONSTRAINTS, Constraints
 from onetrip.plan.decision import Decision
@@ -162,3 +167,69 @@ def test_the_lightest_divide_that_is_enough_is_taken() -> None:
     assert peak._enough({large: 2244, small: 132, other: 500}, 132) == [small]
     assert peak._enough({large: 2244, small: 132, other: 500}, 2500) == [large, other]
     assert peak._enough({small: 132}, 1000) == [small]
+
+
+# ------------------------------------------------------------------ where the search falls back
+
+
+def eager_groups(graph: Graph) -> set[tuple[str, ...]]:
+    return {g.nodes for g in planned(graph, "eager").groups}
+
+
+def test_eagers_groups_are_taken_where_nothing_is_found_to_keep_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(assemble_module, "together", lambda *_: ())  # which has a bound of its own
+    graph = siblings_far_apart()
+    first = planned(graph)
+    monkeypatch.setattr(search_module, "divides", lambda *_, **__: {})
+    plan = planned(graph)
+    assert {g.nodes for g in plan.groups} == eager_groups(graph)
+    assert plan.memory.unplanned_peak_bytes <= eager(graph) + SLACK_BYTES
+    assert plan.bound_us == first.bound_us, "the bound is that of the search, not of its way out"
+
+
+def test_no_search_goes_on_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = siblings_far_apart()
+    monkeypatch.setattr(search_module, "MOST_SEARCHES", 1)
+    plan = planned(graph)
+    assert {g.nodes for g in plan.groups} == eager_groups(graph)
+    assert plan.memory.unplanned_peak_bytes <= eager(graph) + SLACK_BYTES
+
+
+def test_groups_that_cannot_be_put_in_order_are_found_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Neither those of an earlier search nor those of all regions together are needed."""
+    graph = siblings_far_apart()
+    known = planned(graph)
+    asked: list[bool] = []
+    monkeypatch.setattr(Pool, "regroup", lambda *_: asked.append(False))
+    plan = planned(graph)
+    assert asked
+    assert plan.memory.unplanned_peak_bytes <= eager(graph) + SLACK_BYTES
+    assert len(plan.groups) < len(eager_groups(graph))
+    assert plan.estimated_us <= known.estimated_us * 1.02
+
+
+def test_a_search_that_begins_with_earlier_groups_finds_what_one_from_atoms_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graphs = (siblings_far_apart(6), siblings_far_apart(3))
+    begun: list[int] = []
+    real = search_module._regrown
+
+    def from_earlier(start: Any, state: Any, region: Any, judge: Any) -> Any:
+        begun.append(len(start.earlier.get(region.atoms, ())))
+        return real(start, state, region, judge)
+
+    monkeypatch.setattr(search_module, "_regrown", from_earlier)
+    warm = [planned(g).estimated_us for g in graphs]
+    assert any(begun)
+
+    def from_atoms(start: Any, state: Any, region: Any, judge: Any) -> Any:
+        return real(replace(start, earlier={}), state, region, judge)
+
+    monkeypatch.setattr(search_module, "_regrown", from_atoms)
+    cold = [planned(g).estimated_us for g in graphs]
+    assert all(w <= c * (1 + 1e-6) for w, c in zip(warm, cold, strict=True))
