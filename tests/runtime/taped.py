@@ -11,6 +11,7 @@ import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -38,7 +39,12 @@ class TapedGraphs:
         self.stream = 0
         self.outside = False
         self.captures = 0
-        self.tape: list[Callable[[], object]] | None = None
+        self._tapes: dict[int, list[Callable[[], object]]] = {}
+
+    @property
+    def tape(self) -> list[Callable[[], object]] | None:
+        """What this thread records onto."""
+        return self._tapes.get(get_ident())
 
     def queue(self) -> int:
         return self.stream
@@ -52,15 +58,15 @@ class TapedGraphs:
         self.captures += 1
         before = [(t, _bytes(t).clone()) for t in _tensors(arguments)]
         state = torch.get_rng_state()
-        self.tape = []
-        mode = _Taping(self.tape)
+        tape = self._tapes[get_ident()] = []
+        mode = _Taping(tape)
         try:
             with mode, torch.no_grad():
                 results = run(list(arguments))
             taken = {_memory(t) for t in (*_tensors(results), *_tensors(arguments))}
-            return Tape(self.tape, [t for t in mode.made if _memory(t) not in taken]), results
+            return Tape(tape, [t for t in mode.made if _memory(t) not in taken]), results
         finally:
-            self.tape = None
+            del self._tapes[get_ident()]
             torch.set_rng_state(state)
             for t, content in before:
                 _bytes(t).copy_(content)
@@ -151,8 +157,9 @@ class TapedBackend:
     def _taped(self, action: Action) -> Action:
         def run(frame: Frame) -> None:
             action(frame)
-            if self.graphs.tape is not None:
-                self.graphs.tape.append(partial(action, frame))
+            tape = self.graphs.tape
+            if tape is not None:
+                tape.append(partial(action, frame))
 
         return run
 
