@@ -160,6 +160,15 @@ def required(form: Form) -> set[str]:
 
 def call(form: Form, values: tuple[Any, ...], attrs: dict[str, Any]) -> list[Any]:
     """The outputs of the torch call that the form describes."""
+    args, kwargs = bound(form, values, attrs)
+    result = overload(form)(*args, **kwargs)
+    return list(result) if isinstance(result, tuple | list) else [result]
+
+
+def bound(
+    form: Form, values: tuple[Any, ...], attrs: dict[str, Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments of that call."""
     queue, known = list(values), dict[str, Any]()
     types = kinds(form)
     for name in form.operands:
@@ -181,8 +190,7 @@ def call(form: Form, values: tuple[Any, ...], attrs: dict[str, Any]) -> list[Any
         else:
             default = a.default_value if a.has_default_value() else None
             args.append(known.get(a.name, default))
-    result = overload(form)(*args, **kwargs)
-    return list(result) if isinstance(result, tuple | list) else [result]
+    return args, kwargs
 
 
 def torch_value(value: Any) -> Any:

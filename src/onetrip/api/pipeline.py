@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ from ..ir.graph import Graph, Node
 from ..ir.kernel import Facts
 from ..ir.nest import Nest
 from ..ir.program import Program
+from ..ops.exactness import of_node
 from ..passes.anonymize import anonymize
 from ..passes.canonicalize import canonicalize
 from ..passes.collapse import collapse
@@ -97,7 +98,7 @@ def analyze(
         UsageError: a line of the given plan cannot be honoured.
         Unsupported: the graph holds what the IR cannot say; or, if strict, an extern.
     """
-    imported = import_graph(captured.module)
+    imported = import_graph(captured.module, _refusal(target, options))
     graph = passed(imported.graph, "import")
     graph = passed(canonicalize(graph), "canonicalize")
     graph = passed(expand(graph, _library_forms(target)), "expand")
@@ -128,6 +129,18 @@ def analyze(
         imported.constants,
         imported.hints,
     )
+
+
+def _refusal(target: Target, options: Options) -> Callable[[Node], str | None]:
+    """In `bitwise` numerics, calls whose kernels of ours may differ from eager's in a bit."""
+    backend = "triton" if target.device == "cuda" else "cpp"
+
+    def refused(node: Node) -> str | None:
+        if options.numerics != "bitwise" or of_node(node, backend).matched:
+            return None
+        return f"numerics=bitwise: {node.op} has not eager's bits in {backend}"
+
+    return refused
 
 
 def _library_forms(target: Target) -> Mapping[str, Expansion]:

@@ -12,7 +12,7 @@ from .errors import UsageError
 
 Search = Literal["eager", "max", "best"]
 SEARCHES: tuple[str, ...] = get_args(Search)
-NUMERICS = ("eager", "fast")
+NUMERICS = ("bitwise", "eager", "fast")
 MODES: Mapping[str, Mapping[str, Any]] = {
     "default": {},
     "reduce-overhead": {"cuda_graphs": True},
@@ -40,7 +40,8 @@ class Options:
         plan: a Plan, or the path of a saved one, to be honoured; None: the planner decides.
         search: `eager` (one kernel for each call eager makes), `max` (fuse all that is legal),
             `best` (by cost).
-        numerics: `eager` (eager's rounding points) or `fast` (intermediates stay in f32).
+        numerics: `bitwise` (only calls whose kernels have eager's bits are compiled), `eager`
+            (eager's rounding points) or `fast` (intermediates stay in f32).
         cuda_graphs: record the launches of a GPU's program and replay them as one CUDA graph;
             a program that cannot be recorded runs launch by launch, with a warning that says why.
         strict: a call that runs as an extern, a model that cannot be compiled, or with

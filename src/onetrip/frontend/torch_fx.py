@@ -49,13 +49,17 @@ class Imported:
     hints: Mapping[Sym, int]
 
 
-def import_graph(module: fx.GraphModule) -> Imported:
+Refusal = Callable[[Node], str | None]
+"""Why an operator that has an entry is to run as the library runs it; None where it need not."""
+
+
+def import_graph(module: fx.GraphModule, refused: Refusal = lambda node: None) -> Imported:
     """The graph of a functional ATen module whose nodes carry `meta["val"]`.
 
     Raises:
         Unsupported: a node that is no ATen call, or a size or tensor without a form in the IR.
     """
-    return _Importer(module).run()
+    return _Importer(module, refused).run()
 
 
 def tensor_type(t: Tensor) -> TensorType:
@@ -71,8 +75,9 @@ def tensor_type(t: Tensor) -> TensorType:
 class _Importer:
     """The values seen so far, and one method for each kind of fx node."""
 
-    def __init__(self, module: fx.GraphModule) -> None:
+    def __init__(self, module: fx.GraphModule, refused: Refusal) -> None:
         self._module = module
+        self._refused = refused
         self._owners = storage_owners(module.graph)
         self._known: dict[fx.Node, Any] = {}
         self._inputs: list[Value] = []
@@ -230,9 +235,11 @@ class _Importer:
                 numbers, operands = self._held(operands, node, origin, call)
                 made = Node(op.name, operands, outputs, freeze(attrs), origin, call)
                 _check_types(op, made)
+                if reason := self._refused(made):
+                    raise Unsupported(reason)
             self._nodes.extend(numbers)
-        except Unsupported as reason:
-            attrs = {"reason": str(reason), **_nature(node.target)}
+        except Unsupported as error:
+            attrs = {"reason": str(error), **_nature(node.target)}
             made = _library_call("extern", target, given, outputs, origin, call, attrs)
         self._nodes.append(made)
         self._known[node] = _results(node, outputs)

@@ -16,6 +16,7 @@ from ..ir.expr import Expr
 from . import arith as m
 from .arith import add, div, mul, neg, sub, where
 from .rows import (
+    bounded,
     default_form,
     elementwise,
     in_output,
@@ -420,10 +421,11 @@ OPS: tuple[Op, ...] = (
     _activation("threshold", _threshold,
                 lambda x, at: np.where(x <= at["threshold"], at["value"], x),
                 ("threshold", "value"), _one(threshold=0.1, value=-0.5)),
-    elementwise("logit", default_form("logit", ("self",), ("eps",)), with_attrs(_logit), _np_logit,
+    bounded(elementwise("logit", default_form("logit", ("self",), ("eps",)), with_attrs(_logit),
+                _np_logit,
                 (*(sample((f"{x[0]}%", x[1])) for s in ONE for x in s.operands),
                  *_one(eps=0.2), sample(("i64", (5,)), eps=0.2)),
-                types=like_first(dtype=promoted_float), compute=in_output),
+                types=like_first(dtype=promoted_float), compute=in_output)),
     _gradient("logit_backward", ("grad_output", "self"), _logit_backward, _np_logit_backward,
               ("eps",), (sample(("f32", (3, 5)), ("f32%", (3, 5))), *_two(eps=0.2))),
     _gradient("native_dropout_backward", ("grad_output", "mask"), _dropout_backward,

@@ -19,12 +19,21 @@ from ..ir.types import TensorType
 from . import arith as m
 from . import series
 from .arith import add, div, mul, sub, where
-from .rows import default_form, elementwise, in_double, plain, sample, without_attrs
+from .rows import (
+    bounded,
+    default_form,
+    elementwise,
+    in_double,
+    plain,
+    sample,
+    with_attrs,
+    without_attrs,
+)
 from .rules import Arg, pointwise, promoted_float
 from .schema import Attrs, Op
 from .series import Series
 
-Body = Callable[[Expr], Expr]
+Body = Callable[[tuple[Expr, ...], Attrs], Expr]
 NEAR, NEAR_K = 8.0, 2.0
 """Where the series near 0 end."""
 
@@ -70,13 +79,17 @@ def _bessel_j(order: int, x: Expr) -> Expr:
     return where(m.le(size, NEAR), _near(x, _J[order], order), far)
 
 
-def _bessel_y(order: int, x: Expr) -> Expr:
-    """-inf at 0, NaN below it."""
+def _bessel_y(order: int, x: Expr, at: Attrs) -> Expr:
+    """-inf at 0, and of order 1 where 1 / x leaves the operand's range; NaN below 0."""
     turn = mul(mul(2 / math.pi, m.log(x)), _near(x, _J[order], order))
     pole = sub(turn, div(2 / math.pi, x)) if order else turn
     near = add(pole, _near(x, _Y[order], order))
     y = where(m.le(x, NEAR), near, _far(x, order, True))
-    return where(m.eq(x, 0), -math.inf, where(m.lt(x, 0), math.nan, y))
+    pole = m.eq(x, 0)
+    if order:
+        inverse = m.to(m.to(div(1.0, x), at["common"]), x.dtype)
+        pole = m.eq(m.absolute(inverse), math.inf)
+    return where(m.lt(x, 0), math.nan, where(pole, -math.inf, y))
 
 
 # ---------------------------------------------------------------- K
@@ -234,7 +247,7 @@ def _row(name: str, body: Body, reference: Callable[..., Any], mark: str = "+") 
     """Eager's own f64 functions are too far from the true values to be sampled."""
     samples = (sample((f"f32{mark}", (3, 4))), sample((f"f32{mark}", (30,))))
     return elementwise(f"special_{name}", default_form(f"special_{name}", _operands(name)),
-                       without_attrs(body), plain(reference), samples, types=_types,
+                       body, plain(reference), samples, types=_types,
                        compute=in_double)  # fmt: skip
 
 
@@ -244,14 +257,16 @@ def _operands(name: str) -> Sequence[str]:
 
 
 ORDERS = (0, 1)
-OPS: tuple[Op, ...] = (
-    *(_row(f"bessel_j{n}", partial(_bessel_j, n), partial(_np_bessel_j, n), "") for n in ORDERS),
-    *(_row(f"bessel_y{n}", partial(_bessel_y, n), partial(_np_bessel_y, n)) for n in ORDERS),
-    *(_row(f"modified_bessel_k{n}", partial(_bessel_k, n, False), partial(_np_bessel_k, n, False))
+_one = without_attrs
+OPS: tuple[Op, ...] = tuple(map(bounded, (
+    *(_row(f"bessel_j{n}", _one(partial(_bessel_j, n)), partial(_np_bessel_j, n), "")
       for n in ORDERS),
-    *(_row(f"scaled_modified_bessel_k{n}", partial(_bessel_k, n, True),
-           partial(_np_bessel_k, n, True)) for n in ORDERS),
-    _row("erfcx", _erfcx, _np_erfcx, ""),
-    _row("log_ndtr", _log_ndtr, _np_log_ndtr, ""),
-    _row("ndtri", _ndtri, _np_ndtri, "%"),
-)  # fmt: skip
+    *(_row(f"bessel_y{n}", with_attrs(partial(_bessel_y, n)), partial(_np_bessel_y, n))
+      for n in ORDERS),
+    *(_row(f"{prefix}modified_bessel_k{n}", _one(partial(_bessel_k, n, scaled)),
+           partial(_np_bessel_k, n, scaled))
+      for prefix, scaled in (("", False), ("scaled_", True)) for n in ORDERS),
+    _row("erfcx", _one(_erfcx), _np_erfcx, ""),
+    _row("log_ndtr", _one(_log_ndtr), _np_log_ndtr, ""),
+    _row("ndtri", _one(_ndtri), _np_ndtri, "%"),
+)))  # fmt: skip

@@ -18,7 +18,7 @@ from ..base.errors import Unsupported
 from ..ir.expr import Expr, apply
 from . import arith as m
 from .arith import add, div, mul, sub, where
-from .rows import elementwise, form, in_output, plain, sample, without_attrs
+from .rows import bounded, elementwise, form, in_output, plain, sample, without_attrs
 from .rules import Arg, pointwise, promoted_float
 from .scalar import SCALAR_OPS
 from .schema import Attrs, Op, Sample
@@ -175,7 +175,7 @@ def _row(name: str, body: Callable[[Expr, Expr], Expr], reference: Callable[...,
                        types=_types, compute=in_output)  # fmt: skip
 
 
-OPS: tuple[Op, ...] = (
+OPS: tuple[Op, ...] = tuple(map(bounded, (
     *(_row(f"{prefix}chebyshev_polynomial_{kind}", _chebyshev(kind, shifted),
            _np_chebyshev(kind, shifted))
       for prefix, shifted in (("", False), ("shifted_", True)) for kind in KINDS),
@@ -183,4 +183,4 @@ OPS: tuple[Op, ...] = (
     _row("hermite_polynomial_he", partial(_hermite, "hermite_he"), _np_leaf("hermite_he")),
     _row("laguerre_polynomial_l", _laguerre, _np_leaf("laguerre")),
     _row("legendre_polynomial_p", _legendre, _np_leaf("legendre")),
-)  # fmt: skip
+)))  # fmt: skip

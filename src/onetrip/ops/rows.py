@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..base.dtype import DType, f64
 from ..ir.expr import Expr
 from ..ir.types import TensorType
 from .rules import pointwise, promoted, promoted_float
-from .schema import Attrs, Elementwise, Form, Kind, Op, Sample, TypeRule
+from .schema import BOUNDED, Attrs, Elementwise, Form, Kind, Op, Sample, TypeRule
 
 Body = Callable[..., Expr]
 """Operands, then `attrs` when the maker is told so -> Expr."""
@@ -126,6 +127,11 @@ def elementwise(
         name, Kind.ELEMENTWISE, tuple(forms), rule, meaning, reference, tuple(samples),
         onnx=onnx, doc=doc,
     )  # fmt: skip
+
+
+def bounded(op: Op) -> Op:
+    """The operator by other steps than eager's, so that only the distance from the truth counts."""
+    return replace(op, exactness=dict.fromkeys(("cpp", "triton"), BOUNDED))
 
 
 def unary(

@@ -15,6 +15,7 @@ the output's dtype: that is eager's own rounding.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -196,6 +197,8 @@ class Exactness:
 
 
 MATCHED = Exactness(0)
+BOUNDED = Exactness(math.inf)
+"""No farther from the true value than twice eager's own distance plus 4 ulp."""
 
 
 def ulp(count: float) -> Exactness:

@@ -20,6 +20,7 @@ from .rows import (
     FLOATS,
     INTS,
     PAIRS,
+    bounded,
     default_form,
     elementwise,
     form,
@@ -256,7 +257,7 @@ def _angle(x: Expr) -> Expr:
     return where(m.isnan(x), x, where(m.lt(x, 0), m.const(math.pi, x.dtype), 0))
 
 
-OPS: tuple[Op, ...] = (
+FAR: tuple[Op, ...] = (
     unary("i0", _bessel(0, False), _np_bessel(0, False), also=("special_modified_bessel_i0",)),
     unary("special_i0e", _bessel(0, True), _np_bessel(0, True)),
     unary("special_i1", _bessel(1, False), _np_bessel(1, False),
@@ -272,8 +273,6 @@ OPS: tuple[Op, ...] = (
                 lambda x, at: _np_polygamma(at["n"], x),
                 tuple(sample(*s.operands, n=n) for n in (0, 1, 2, 5) for s in FLOATS[:2]),
                 types=pointwise(promoted_float), compute=in_output),
-    unary("erfinv", lambda x: apply("erfinv", x), SCALAR_OPS["erfinv"].reference,
-          samples=(sample(("f32%", (3, 4))), sample(("f64%", (3, 4))), sample(("bf16%", (5,))))),
     unary("sinc", _sinc, np.sinc),
     unary("special_entr", _entropy, _np_entropy),
     elementwise("special_xlog1py", (form("special_xlog1py.default", ("self", "other")),
@@ -284,6 +283,12 @@ OPS: tuple[Op, ...] = (
                 rounds=(0, 1), types=pointwise(promoted_float), compute=in_common_float),
     elementwise("logaddexp2", default_form("logaddexp2", ("self", "other")),
                 without_attrs(_logaddexp2), plain(np.logaddexp2), PAIRS[:3], rounds=(0, 1)),
+)  # fmt: skip
+"""Eager's steps are others, or it calls other libraries for them."""
+OPS: tuple[Op, ...] = (
+    *map(bounded, FAR),
+    unary("erfinv", lambda x: apply("erfinv", x), SCALAR_OPS["erfinv"].reference,
+          samples=(sample(("f32%", (3, 4))), sample(("f64%", (3, 4))), sample(("bf16%", (5,))))),
     unary("deg2rad", _scaled(math.pi / 180), np.deg2rad),
     unary("rad2deg", _scaled(180 / math.pi), np.rad2deg),
     unary("angle", _angle, lambda x: np.where(np.isnan(x), x, np.where(x < 0, math.pi, 0))),

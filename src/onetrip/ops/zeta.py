@@ -12,7 +12,7 @@ from ..base.errors import Unsupported
 from ..ir.expr import Expr, apply
 from . import arith as m
 from .arith import mul
-from .rows import elementwise, form, in_double, plain, sample, without_attrs
+from .rows import bounded, elementwise, form, in_double, plain, sample, without_attrs
 from .rules import Arg, pointwise, promoted_float
 from .schema import Attrs, Op
 
@@ -58,4 +58,4 @@ def _row() -> Op:
                        types=_types, compute=in_double)  # fmt: skip
 
 
-OPS: tuple[Op, ...] = (_row(),)
+OPS: tuple[Op, ...] = (bounded(_row()),)

@@ -75,7 +75,7 @@ class Budget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: int
     target: dict[str, Limits]
     search: Literal["eager", "max", "best"] = "best"
-    numerics: Literal["eager", "fast"] = "eager"
+    numerics: Literal["bitwise", "eager", "fast"] = "eager"
     training: bool = False
 
 
