@@ -81,7 +81,8 @@ def too_long(nest: Nest, target: Target) -> int | None:
     """Elements that the shortest walk of a nest holds, when they are too many; else None."""
     if not is_mixed(nest) or mixed_of(nest, target) is not None:
         return None
-    return min(t.rows * t.lanes for t in (_tiled(w, nest, target, NO_HINTS) for w in walks(nest)))
+    tiled = (_tiled(w, nest, target, NO_HINTS) for w in walks(nest))
+    return min((t.rows * t.lanes for t in tiled), default=None)
 
 
 def join_launches(tiled: Tiled) -> int:
