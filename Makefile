@@ -59,3 +59,4 @@ bench: $(STAMP)  ## Measure beside eager and torch.compile (DEVICE=cpu|cuda) int
 
 docs: $(STAMP)  ## Rewrite the generated parts of the documents
 	$(BIN)/python benchmarks/tables.py
+	$(BIN)/python docs/generate.py

@@ -1,0 +1,115 @@
+"""Writes the generated parts of the documents: the operator table, targets, reasons, commands.
+
+python docs/generate.py            write them
+python docs/generate.py --check    exit 1 where one is not as it would be written
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+
+from onetrip import target as chips
+from onetrip.cli.main import COMMANDS, main
+from onetrip.cli.targets import SUMMARY
+from onetrip.ops.schema import Composite, Op
+from onetrip.ops.table import ALL
+from onetrip.plan.decision import REASONS
+
+HERE = Path(__file__).parent
+MARKS = "<!-- generated:{name} (docs/generate.py) -->", "<!-- end -->"
+
+
+def operators() -> Iterator[str]:
+    """Every entry of the operator table."""
+    yield f"{len(ALL)} entries."
+    yield ""
+    yield "| operator | kind | computed as | ATen calls | exactness stated |"
+    yield "|---|---|---|---|---|"
+    for op in sorted(ALL, key=lambda op: op.name):
+        calls = ", ".join(f"`{f.target.removeprefix('aten.')}`" for f in op.forms) or "–"
+        body = "its parts" if isinstance(op.body, Composite) else type(op.body).__name__.lower()
+        yield f"| `{op.name}` | {op.kind.value} | {body} | {calls} | {_exactness(op)} |"
+
+
+def _exactness(op: Op) -> str:
+    stated = (f"{name} {e.ulp:g} ulp" for name, e in sorted(op.exactness.items()))
+    return ", ".join(stated) or "–"
+
+
+def targets() -> Iterator[str]:
+    """The chips, with the figures that `onetrip targets` shows."""
+    yield "| " + " | ".join(SUMMARY) + " |"
+    yield "|" + "---|" * len(SUMMARY)
+    for name in chips.names():
+        target = chips.load(name)
+        yield "| " + " | ".join(show(target) for show in SUMMARY.values()) + " |"
+
+
+def reasons() -> Iterator[str]:
+    """Every reason that a boundary can have."""
+    yield "| code | class | the sentence, with figures in it | what changes it |"
+    yield "|---|---|---|---|"
+    for code, reason in REASONS.items():
+        yield f"| `{code}` | {reason.cls} | {reason.sentence} | {reason.remedy} |"
+
+
+def commands() -> Iterator[str]:
+    """Every command with its options."""
+    context = click.Context(main, info_name="onetrip")
+    for name, (_, about) in COMMANDS.items():
+        command = main.get_command(context, name)
+        assert command is not None
+        usage = command.get_usage(click.Context(command, info_name=name, parent=context))
+        yield f"### `onetrip {name}`"
+        yield ""
+        yield about
+        yield ""
+        yield f"    {' '.join(usage.removeprefix('Usage: ').split())}"
+        yield ""
+        for parameter in command.params:
+            if isinstance(parameter, click.Option) and parameter.help:
+                yield f"- `{', '.join(parameter.opts)}`: {parameter.help}"
+        yield ""
+
+
+PARTS: dict[str, tuple[str, Callable[[], Iterator[str]]]] = {
+    "operators": ("operators.md", operators),
+    "targets": ("targets.md", targets),
+    "reasons": ("reading-a-plan.md", reasons),
+    "commands": ("commands.md", commands),
+}
+
+
+def written(name: str, text: str, lines: Iterator[str]) -> str:
+    """A document with one of its parts as it is now."""
+    begin, end = MARKS[0].format(name=name), MARKS[1]
+    part = re.compile(re.escape(begin) + r".*?" + re.escape(end), re.DOTALL)
+    assert part.search(text), f"the document has no part {name}"
+    body = "\n".join(lines).rstrip()
+    return part.sub(lambda _: f"{begin}\n\n{body}\n\n{end}", text, count=1)
+
+
+def stale(*, write: bool) -> list[str]:
+    """Documents with a part that is not as it would be written now; they are written if asked."""
+    found: list[str] = []
+    for name, (file, lines) in PARTS.items():
+        path = HERE / file
+        old = path.read_text(encoding="utf-8")
+        new = written(name, old, lines())
+        if new != old:
+            found.append(file)
+            if write:
+                path.write_text(new, encoding="utf-8")
+    return found
+
+
+if __name__ == "__main__":
+    checking = "--check" in sys.argv[1:]
+    names = stale(write=not checking)
+    click.echo(f"{'stale' if checking else 'written'}: {', '.join(names) or 'none'}")
+    sys.exit(1 if checking and names else 0)
