@@ -74,7 +74,10 @@ class ModelWorkshop:
         self._plans: dict[tuple[str, str, str], Plan] = {}
 
     def plan(self, size: str, target: str, search: str) -> Plan:
-        """The plan of a preset; made once."""
+        """The plan of a preset; made once. One that is made already is not waited for."""
+        found = self._plans.get((size, target, search))
+        if found is not None:
+            return found
         with self._lock:
             found = self._plans.get((size, target, search))
             if found is None:

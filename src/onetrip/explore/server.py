@@ -95,6 +95,14 @@ class Explorer:
         with self._lock:
             return question(self.page(name))
 
+    def foresee(self, name: str, action: Action) -> None:
+        """Makes the plan that an action needs, while other pages go on."""
+        place, workshop = self.page(name).session.place, self.boards.workshop
+        size, target = action.size or place.size, action.target or place.target
+        search = action.preset if action.do == "preset" else "eager"
+        if size in workshop.sizes and search in PRESETS:
+            workshop.plan(size, target, search)
+
     def best(self) -> dict[str, Any]:
         """The figures of Best where the pages began, with its bound."""
         workshop = self.boards.workshop
@@ -128,11 +136,23 @@ def application(explorer: Explorer, token: str, hosts: Sequence[str]) -> Guard:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             return _json({"error": f"the body is no action: {error}"}, 400)
 
-        def change(page: Page) -> Any:
-            ACTIONS[action.do](page.session, action)
-            return shown.state(page.session, page.told)
+        spent: list[float] = []
 
-        return await _told(lambda: explorer.ask(name, change))
+        def change(page: Page) -> Any:
+            began = time.thread_time()
+            ACTIONS[action.do](page.session, action)
+            found = shown.state(page.session, page.told)
+            spent.append(1e3 * (time.thread_time() - began))
+            return found
+
+        def answer_of() -> Any:
+            explorer.foresee(name, action)
+            return explorer.ask(name, change)
+
+        answered = await _told(answer_of)
+        if spent:
+            answered.headers["server-timing"] = f"python;dur={spent[0]:.1f}"
+        return answered
 
     async def best(request: Request) -> Response:
         return StreamingResponse(_stream(explorer), media_type="text/event-stream")

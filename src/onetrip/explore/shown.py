@@ -231,14 +231,15 @@ def group(board: Board, part: Part) -> Json:
 
 
 def _floor_us(board: Board, part: Part) -> float:
-    """What bytes or FLOPs alone would take at the chip's full rate."""
+    """What its values, read and written once, or its FLOPs would take at the chip's full rate."""
     draft = board.draft
     target, cost = draft.evaluator.target, draft.price(part).cost
     node = draft.index.atoms[part.atoms[0]].node
     generated = draft.pool.is_generated(part)
     vector = target.peak_flops("vector", "f32")
     rate = vector if generated else matrix_rate(target, call_dtype(node))
-    return 1e6 * max(cost.bytes / target.copy_bandwidth, cost.flops / rate if rate else 0.0)
+    wanted = cost.bytes - cost.spill_bytes - cost.again_bytes
+    return 1e6 * max(wanted / target.copy_bandwidth, cost.flops / rate if rate else 0.0)
 
 
 # ------------------------------------------------------------------ why

@@ -59,9 +59,13 @@ O.act = (action) => {
   O.queue = O.queue.then(async () => {
     const began = performance.now();
     const state = await O.ask("/plan", action);
+    O.spent = O.python;
     if (state.whole) { await O.load(); } else { O.takeState(state); O.drawChange(); }
     O.tell();
-    requestAnimationFrame(() => setTimeout(() => { O.took = performance.now() - began; document.body.dataset.acts = Number(document.body.dataset.acts || 0) + 1; }));
+    await new Promise((painted) => requestAnimationFrame(() => setTimeout(painted)));
+    O.took = performance.now() - began; // until the new figures are painted; what follows may be later
+    O.drawRest();
+    document.body.dataset.acts = Number(document.body.dataset.acts || 0) + 1;
   }).catch(O.fail);
   return O.queue;
 };
@@ -103,7 +107,8 @@ O.tell = () => {
 // ------------------------------------------------------------------ what is drawn
 
 O.drawAll = () => { O.drawHead(); O.drawSide(); O.drawStage(); O.drawMeters(); O.chooseDetail(O.detail); O.chooseTable(O.tableName); };
-O.drawChange = () => { O.drawMeters(); if (O.view.mode === "kernel") O.drawStage(); else O.drawWires(); requestAnimationFrame(() => { O.drawReasons(); O.showDetail(O.detail); O.showTable(O.tableName); }); };
+O.drawChange = () => { O.drawMeters(); if (O.view.mode === "kernel") O.drawStage(); else O.drawWires(); };
+O.drawRest = () => { O.drawReasons(); O.showDetail(O.detail); O.showTable(O.tableName); };
 O.drawPick = () => { O.drawWires(); O.showDetail(O.detail); O.showTable(O.tableName); O.lightSource(); O.reveal(O.itemOfPick()); };
 
 O.drawHead = () => {
@@ -134,7 +139,7 @@ O.drawMeters = () => {
     meter("KERNELS", String(t.kernels), change(t.kernels, e.kernels, String)),
     meter("TRAFFIC", O.bytes(t.traffic), change(t.traffic, e.traffic, O.bytes), t.spilled ? O.make("small", { class: "more" }, `${O.bytes(t.spilled)} of it spilled`) : null),
     meter("PEAK", O.bytes(t.peak), change(t.peak, e.peak, O.bytes)),
-    meter("ESTIMATE", O.range(t), O.make("small", {}, `middle ${O.us(t.us)}`), t.bound ? O.make("small", {}, `bound ${O.us(t.bound)} (${t.bound_kind})`) : null),
+    meter("ESTIMATE", O.range(t), O.make("small", {}, `middle ${O.us(t.us)}`), t.bound ? O.make("small", { class: "wide" }, `bound ${O.us(t.bound)} (${t.bound_kind})`) : null),
     meter("WORST REGISTERS", `${t.registers}/${t.limit}`, gauge, t.spill ? O.make("small", { class: "more" }, `spills ${t.spill} B a thread`) : null, t.spill ? "over" : ""));
   const presets = { ...graph.presets, mine: "Mine" };
   O.fill("presets", ...Object.entries(presets).map(([id, name]) => O.make("button", {

@@ -17,6 +17,7 @@ O.ask = async (path, body) => {
   const options = { headers: { "x-onetrip-token": O.token } };
   if (body) Object.assign(options, { method: "POST", body: JSON.stringify(body) });
   const answer = await fetch(`${route}?${parameters}`, options);
+  O.python = Number((answer.headers.get("server-timing") || "").split("dur=")[1] || 0);
   const data = await answer.json().catch(() => ({ error: `the server says ${answer.status}` }));
   if (!answer.ok) throw new Error(data.error || `the server says ${answer.status}`);
   return data;

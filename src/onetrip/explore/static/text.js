@@ -36,7 +36,7 @@ O.set = (element, attributes) => {
 O.by = (id) => document.getElementById(id);
 O.fill = (id, ...children) => O.by(id).replaceChildren(...children);
 O.color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-O.hue = (name) => (Number(name.slice(1)) * 67) % 360;
+O.hue = (name) => 50 + ((Number(name.slice(1)) * 67) % 270); // red means pressure
 O.copy = (text) => navigator.clipboard?.writeText(text);
 O.download = (name, text, type) => {
   const link = O.make("a", { href: URL.createObjectURL(new Blob([text], { type })), download: name });
