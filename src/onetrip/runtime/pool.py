@@ -58,6 +58,10 @@ alias = _aliaser()
 LOOKS = 64
 """Pages of one form that an allocation looks at, the longest in use first."""
 
+LASTING = 128
+"""Allocations for which a form that nobody asks for is kept, once new forms come in: where sizes
+change from call to call, most never come back."""
+
 Form = tuple[int, torch.dtype, bool]
 """What the tensors of a page have in common: bytes, dtype, whether made in inference mode."""
 
@@ -111,12 +115,15 @@ class OutputPool:
     """Storages by form, at most `limit` bytes of them (None: ONETRIP_POOL_BYTES).
 
     Any thread may allocate. After a fork the child starts with an empty pool. The bound covers
-    what is free and what is in use; past it, the forms used longest ago are forgotten first.
+    what is free and what is in use; past it, the forms used longest ago are forgotten first, as are
+    those that have not been asked for during the last LASTING allocations.
     """
 
     def __init__(self, limit: int | None = None) -> None:
         self._limit = limit
         self._pages: OrderedDict[Form, deque[_Page]] = OrderedDict()
+        self._asked: dict[Form, int] = {}
+        self._count = 0
         self._bytes = 0
         self._lock = threading.Lock()
         _POOLS.add(self)
@@ -148,9 +155,11 @@ class OutputPool:
         that is made under the lock, so that no two threads get one page."""
         form = (nbytes, dtype, torch.is_inference_mode_enabled())
         with self._lock:
+            self._count += 1
             pages = self._pages.get(form)
             if pages is not None:
                 self._pages.move_to_end(form)
+                self._asked[form] = self._count
                 for _ in range(min(len(pages), LOOKS)):
                     page = pages[0]
                     pages.rotate(-1)
@@ -165,6 +174,7 @@ class OutputPool:
         """Forget every storage; those in use live as long as their tensors."""
         with self._lock:
             self._pages.clear()
+            self._asked.clear()
             self._bytes = 0
 
     def _take_in(self, form: Form) -> torch.Tensor:
@@ -175,8 +185,16 @@ class OutputPool:
             self._make_room(limit - nbytes)
             self._pages.setdefault(form, deque()).append(page)
             self._pages.move_to_end(form)
+            self._asked[form] = self._count
             self._bytes += nbytes
+            self._forget_old()
         return page.base
+
+    def _forget_old(self) -> None:
+        """Forget the forms that nobody asked for lately."""
+        while self._count - self._asked[oldest := next(iter(self._pages))] > LASTING:
+            self._bytes -= oldest[0] * len(self._pages.pop(oldest))
+            del self._asked[oldest]
 
     def _make_room(self, target: int) -> None:
         """Forget storages until at most `target` bytes remain."""
@@ -188,7 +206,7 @@ class OutputPool:
         pages = self._pages[page.form]
         pages.remove(page)
         if not pages:
-            del self._pages[page.form]
+            del self._pages[page.form], self._asked[page.form]
         self._bytes -= page.form[0]
 
 
@@ -200,6 +218,7 @@ def _start_empty() -> None:
     for pool in _POOLS:
         pool._lock = threading.Lock()
         pool._pages = OrderedDict()
+        pool._asked = {}
         pool._bytes = 0
 
 
