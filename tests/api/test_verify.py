@@ -11,7 +11,12 @@ from torch import Tensor, nn
 
 import onetrip
 from onetrip.api import devices
-from onetrip.ir.expr import Const, Expr, apply
+from onetrip.api.verify import Judged, Verification
+from onetrip.base.errors import UsageError
+from onetrip.ir.expr import Apply, Const, Expr, apply, walk
+from onetrip.runtime.accuracy import Verdict
+
+X = torch.ones(4)
 
 
 def chain(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -87,3 +92,37 @@ def test_what_takes_the_place_of_calls_is_judged_by_their_value() -> None:
     found = onetrip.verify(spelled, tuple(torch.randn(2, 3, 16, 8) for _ in range(3)))
     assert found.ok
     assert [(g.group, g.values) for g in found.groups] == [("g0_attention", 1)]
+
+
+def test_the_group_that_drifts_can_be_unfused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel is wrong where tanh and exp share it, as a fault of fusion would make it."""
+    real = devices.schedule_cpu.schedule
+
+    def drifting(nest: Any, *args: Any, **kwargs: Any) -> Any:
+        values = tuple(s.value for s in nest.stores)
+        applied = {e.op for e in walk(values) if isinstance(e, Apply)}
+        if {"tanh", "exp"} <= applied:
+            factor = (apply("mul", v, Const(1.001, v.dtype)) for v in values)
+            stores = tuple(replace(s, value=v) for s, v in zip(nest.stores, factor, strict=True))
+            nest = replace(nest, stores=stores)
+        return real(nest, *args, **kwargs)
+
+    def model(x: Tensor) -> Tensor:
+        return torch.tanh(x).exp().t() + 1
+
+    monkeypatch.setattr(devices.schedule_cpu, "schedule", drifting)
+    x = torch.randn(8, 40)
+    found, plan = onetrip.verify(model, x), onetrip.plan(model, x, target="cpu")
+    assert found.drifting == plan.groups[0].name
+    assert "ulp, allowed" in str(found)
+    apart = found.unfused(plan)
+    assert [g.ops for g in apart.groups if len(g.ops) > 1 and "tanh" in g.ops] == []
+    right = onetrip.verify(model, x, plan=apart)
+    assert right.ok, str(right)
+    assert right.unfused(apart) is apart
+
+
+def test_a_plan_of_another_model_has_no_group_to_unfuse() -> None:
+    wrong = Judged("inference", "g0_tanh", 1, Verdict(False))
+    with pytest.raises(UsageError, match="no group inference/g0_tanh"):
+        Verification(Verdict(False), (wrong,)).unfused(onetrip.plan(lambda x: x + 1, X))

@@ -10,17 +10,22 @@ drifts. The whole model is judged as well, against its own eager run.
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_flatten, tree_map_only
 
+from ..base.errors import UsageError
 from ..base.options import Options, parse_options
 from ..frontend.capture import CapturedGraph, make_backend
 from ..ir.program import Alloc, Free, Program
+from ..passes.chains import is_view
+from ..report.view import Plan
 from ..runtime.accuracy import InFloat64, Verdict, judge, wide
 from ..runtime.execute import Executable
 from .backend import backend, build_captured
@@ -30,6 +35,8 @@ from .plans import Args
 
 SEED = 20
 MANY = 1 << 16
+_NODE = re.compile(r"\[\d+\]$")
+"""What tells the nodes of one call apart, at the end of their keys."""
 TIES = ("seed", "uniform", "dropout")
 """Operators whose values depend on the seed."""
 
@@ -71,6 +78,23 @@ class Verification:
         """Name of the first group out of the rule."""
         return next((g.group for g in self.groups if not g.verdict.ok), None)
 
+    def unfused(self, plan: Plan) -> Plan:
+        """The plan in which no two calls of the first drifting group share a kernel.
+
+        Args:
+            plan: of the same model and arguments, as `onetrip.plan` makes it. It is given back as
+                it is where nothing drifts.
+
+        Raises:
+            UsageError: the plan has no such group.
+        """
+        drifting = next((g for g in self.groups if not g.verdict.ok), None)
+        if drifting is None:
+            return plan
+        for producer, consumer in combinations(_calls(plan, drifting), 2):
+            plan = plan.cut(producer, consumer)
+        return plan
+
     def __str__(self) -> str:
         wrong = [g for g in self.groups if not g.verdict.ok]
         lines = [f"{g.graph}/{g.group}: {g.verdict.note}" for g in wrong]
@@ -83,6 +107,23 @@ class Verification:
                 *lines,
             ]
         )
+
+
+def _calls(plan: Plan, judged: Judged) -> tuple[str, ...]:
+    """Keys of the calls that a judged group computes, in the plan's graphs of its kind."""
+    graphs = [(g, p) for g, p in zip(plan.graphs, plan.planned, strict=True)
+              if g.name.startswith(judged.graph)]  # fmt: skip
+    found = [(p, group) for g, p in graphs for group in g.groups if group.name == judged.group]
+    if not found:
+        raise UsageError(
+            f"the plan has no group {judged.graph}/{judged.group}",
+            expected="a plan of the model that was verified",
+            found=", ".join(f"{g.name}/{group.name}" for g in plan.graphs for group in g.groups),
+            next_step="onetrip.plan(model, args, training=...) with the arguments of verify",
+        )
+    computed = {c.key for p, _ in found for c in p.keys.calls if not all(map(is_view, c.nodes))}
+    keys = dict.fromkeys(_NODE.sub("", key) for _, group in found for key in group.nodes)
+    return tuple(key for key in keys if key in computed)
 
 
 def _verdict_text(verdict: Verdict) -> str:
