@@ -19,7 +19,7 @@ from dataclasses import replace
 from ..base.affine import coefficient
 from ..base.sym import Dim, Var
 from ..cost.mixed import Tiled, mixed_of
-from ..cost.tiles import HELD, LANES, SHORT, SQUARE, VECTOR, WALK, thread_elements
+from ..cost.tiles import HELD, LANES, SHORT, SQUARE, VECTOR, WALK, thread_elements, wider
 from ..ir.kernel import Facts, Kernel
 from ..ir.nest import Axis, AxisKind, Buffer, Nest
 from ..passes.mixed import is_mixed
@@ -43,6 +43,8 @@ from .gpu_split import (
 from .scan_order import forward_scans
 from .scheduled import Scheduled
 
+AHEAD = 3
+"""Tiles of a walked row in flight, that in work counted."""
 ALONE = 2.0
 """Bandwidth of a multiprocessor among idle ones, against its share when all are busy."""
 
@@ -100,6 +102,7 @@ def _pieces(nest: Nest, target: Target, stem: str) -> Made:
     # A mean that the nest asks for itself may be near zero, and is counted from there.
     near = _same if any(r.monoid == "welford" for r in nest.reductions) else shifted
     nest = around(nest)
+    tiling = _reduction_tiling(nest, target)
     cut = _cut(nest, tiling, target)
     if cut is None:
         return ((near(nest), None),), ()
@@ -220,7 +223,8 @@ def _reduction_tiling(nest: Nest, target: Target) -> Tiling:
     space = [a.var for a in nest.space]
     columns = next((a for a in reversed(space) if a in contiguous), None)
     if columns is not None and not any(a in contiguous for a in inner):
-        return _columns(space, columns, inner, bool(nest.scans))
+        several = bool(nest.scans) or any(r.monoid == "welford" for r in nest.reductions)
+        return _columns(space, columns, inner, several)
     return _rows(nest, contiguous, target)
 
 
@@ -239,19 +243,15 @@ def _rows(nest: Nest, contiguous: set[Var], target: Target) -> Tiling:
         lanes |= {a: rows if space and a is space[-1] else 1 for a in space}
         warps = max(1, min(16, rows * whole // 512))
         return Tiling(lanes, warps, "row")
-    budget = WALK
-    if _goes_again(nest) and (
-        whole is None or whole * target.multiprocessors * 8 > target.l2_bytes
-    ):
-        # One program at a time on each multiprocessor: what its second pass reads again must
-        # still be in the cache.
-        budget = 4 * WALK
+    width = max((e.dtype.itemsize for e in nest.loads), default=4)
+    budget = WALK * (wider(whole, width, target) if _goes_again(nest) else 1)
     lanes = _shared_lanes(nest, contiguous, budget)
     tile = max(math.prod(lanes[a] for a in axes) for axes in _walks(nest))
     warps = max(1, min(budget // 512, tile // 256))
     near = [a for a in inner if a in contiguous and not nest.scans]
     together = {a: _neighbours(nest, lanes[a]) for a in near}
-    return Tiling(dict.fromkeys(space, 1) | lanes, warps, "row", together)
+    stages = AHEAD if (AHEAD - 1) * tile * width <= target.shared_per_block // 3 else 1
+    return Tiling(dict.fromkeys(space, 1) | lanes, warps, "row", together, stages)
 
 
 def _neighbours(nest: Nest, lanes: int) -> int:
@@ -311,9 +311,10 @@ def _rows_together(space: list[Var], whole: int, target: Target) -> int:
     return rows
 
 
-def _columns(space: list[Var], columns: Var, inner: tuple[Var, ...], scans: bool) -> Tiling:
-    """Half as many elements a thread for scans: each component lies there twice, as prefix too."""
-    budget, each = (WALK // 2, 8) if scans else (WALK, 16)
+def _columns(space: list[Var], columns: Var, inner: tuple[Var, ...], several: bool) -> Tiling:
+    """Half as many elements a thread where it holds several numbers for each: the components of a
+    scan and their prefixes, a mean and the squares around it."""
+    budget, each = (WALK // 2, 8) if several else (WALK, 16)
     wide = _power(columns.extent, SQUARE)
     lanes = {a: wide if a is columns else 1 for a in space}
     lanes |= _share(list(reversed(inner)), budget // wide)

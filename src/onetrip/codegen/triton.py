@@ -287,12 +287,15 @@ class _Emitter:
         v = self.values
         needs = v.needs(let.value)
         text = v.value(let.value, self.scopes.depth, wish=let.name)
-        if text.isidentifier():
+        if text in v.volatile:
             v.locals[let.name] = (text, needs)
             return
-        level = self.scopes.depth if needs.resources else self.scopes.level(needs.symbols)
-        wish = let.name
-        v.locals[let.name] = (v.name(let.value, text, level, needs, wish), needs)
+        if not text.isidentifier():
+            level = self.scopes.depth if needs.resources else self.scopes.level(needs.symbols)
+            text = v.name(let.value, text, level, needs, let.name)
+        # What it was made from may change from here on; it does not.
+        self.scopes.bind(text)
+        v.locals[let.name] = (text, Needs(frozenset({text}), frozenset(), needs.tiles))
 
     def _carry(self, carry: Carry) -> None:
         v = self.values

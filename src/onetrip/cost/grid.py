@@ -20,15 +20,13 @@ from ..target import Target
 from .mixed import join_launches, mixed_of
 from .occupancy import Need
 from .sizes import Hints, number
-from .tiles import SQUARE, WALK, is_columns
+from .tiles import SQUARE, WALK, is_columns, wider
 from .traffic import Stage
 
 FULL = 2
 """Programs on each multiprocessor below which a reduction is split."""
 SERIAL_BYTES = 1 << 16
 """Traffic of a kernel below which one core of a CPU does it."""
-AGAIN = 4
-"""How much wider a tile is whose rows are walked again, so that they are still in the cache."""
 PARTS = 4
 """Programs on each multiprocessor that a split makes."""
 
@@ -88,8 +86,10 @@ def grid_of(
     else:
         programs, step = max(1, rows), WALK
     again = len(passes) > 1
-    if again and step == WALK and inner * target.multiprocessors * 8 > target.l2_bytes:
-        step, needs = AGAIN * step, replace(needs, threads=AGAIN * needs.threads)
+    if again and step == WALK:
+        width = max((e.dtype.itemsize for e in nest.loads), default=4)
+        times = wider(_cover(inner), width, target)
+        step, needs = times * step, replace(needs, threads=times * needs.threads)
     steps = max(1, -(-inner // step))
     parts = _parts(programs, steps, again, target)
     launches = (3 if again else 2) if parts > 1 else 1

@@ -65,8 +65,6 @@ PRICES: dict[str, Mapping[str, tuple[float, float]]] = {"cuda": GPU, "cpu": CPU}
 ONE = (1.0, 0.0)
 NARROW = {"cuda": (3.0, 0.0), "cpu": (20.0, 0.0)}
 """A cast to an 8-bit float: an instruction and its limits on sm_89 and later, else integers."""
-SHARED_DIVISOR = (6.0, 0.0)
-"""A division whose divisor varies over fewer axes: a product, its correction, their guards."""
 FOLDED = 3.0
 """A combination is done once an element, and costs twice as much again where lanes are joined."""
 PHILOX = {"cuda": 26.0, "cpu": 75.0}
@@ -136,8 +134,6 @@ def _range(e: Expr) -> float | None:
 
 def _price(e: Expr, device: str) -> tuple[float, float]:
     if isinstance(e, Apply):
-        if e.op == "div" and device == "cuda" and e.args[1].free < e.args[0].free:
-            return SHARED_DIVISOR
         plain, special = PRICES[device].get(e.op, ONE)
         wide = any(not a.dtype.is_float and a.dtype.bits == 64 for a in e.args)
         return (plain * WIDE, special) if wide else (plain, special)

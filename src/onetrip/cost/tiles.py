@@ -11,6 +11,7 @@ at the choice that a schedule makes later.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -28,6 +29,8 @@ HELD = 16384
 """Most elements of one program's tile: 32 for each of 512 threads."""
 WALK = 4096
 """Elements of one step of a walked reduction: 16 for each of 256 threads."""
+MOST_WIDER = 4
+"""Steps of one program that has a multiprocessor to itself, in those of one among many."""
 SHORT = 2048
 """Short rows share a program until its tile has this many elements."""
 SQUARE = 64
@@ -54,6 +57,19 @@ class Tile:
     threads: int
     elements: int
     held: bool
+
+
+def wider(elements: int | None, width: int, target: Target) -> int:
+    """How many times wider a step is where a row is walked again: as few programs at a time as the
+    cache has room for their rows.
+
+    Args:
+        elements: of a row, None where that is not known; width: bytes of one.
+    """
+    if elements is None:
+        return MOST_WIDER
+    rows = target.l2_bytes / (target.multiprocessors * max(1, elements * width))
+    return max(1, min(MOST_WIDER, 1 << max(0, math.ceil(math.log2(8 / max(rows, 1e-9))) - 1)))
 
 
 def tile_of(nest: Nest, passes: Sequence[Stage], target: Target, hints: Hints) -> Tile:
