@@ -125,22 +125,58 @@ class _Growth:
     def _all(self) -> int:
         return (1 << len(self.producers)) - 1
 
+    @cached_property
+    def _outside(self) -> Joined:
+        return Joined(self.beyond)
+
+    @cached_property
+    def _refused(self) -> Joined:
+        """Of each unit, those beside which it may not be stored."""
+        return Joined([self._all & ~mask for mask in self.stores])
+
+    @cached_property
+    def _made_from(self) -> Joined:
+        return Joined(self.producers)
+
+    @cached_property
+    def _read_by(self) -> Joined:
+        return Joined(self.consumers)
+
+    @cached_property
+    def _beside(self) -> Joined:
+        return Joined(self.beside)
+
+    @cached_property
+    def _below(self) -> Joined:
+        """Of each unit, the unit and all that are made from it."""
+        return Joined([1 << k | mask for k, mask in enumerate(transposed(self.above))])
+
+    @cached_property
+    def _inliners(self) -> tuple[int, ...]:
+        """Of each unit, the readers inside which it may be computed."""
+        return transposed(self.inlinable)
+
     def between(self, units: int, stored: int) -> int | None:
         """Units that must be taken in, since they lie between; None when no larger group is one.
 
         That is when a library call lies between, or a result is too small for a reduction inside.
         """
-        if _any(self.beyond, units) & stored or any(units & ~self.stores[k] for k in bits(stored)):
+        if self._outside(units) & stored or self._refused(stored) & units:
             return None
-        above = _any(self.producers, units) & ~units
-        return sum(1 << p for p in bits(above) if (self.above[p] | 1 << p) & stored)
+        return self._made_from(units) & ~units & self._below(stored)
 
     def is_wanted(self, units: int, stored: int) -> bool:
         """Whether each stored unit has a reader elsewhere: also one inside that is repeated.
 
         If not, it has none in a larger group either: growth takes readers in and stores more.
         """
-        return not stored & ~self._wanted(units, stored)
+        plain = not self._unread(units, stored)
+        return plain or not stored & ~self._wanted(units, stored)
+
+    def _unread(self, units: int, stored: int) -> int:
+        """Stored units that nothing outside of the group reads."""
+        own = stored & ~self.escapes
+        return sum(1 << k for k in bits(own) if not self.consumers[k] & ~units)
 
     def _wanted(self, units: int, stored: int) -> int:
         """Units of a group that something reads elsewhere, or that is made of one not stored here.
@@ -160,7 +196,7 @@ class _Growth:
         if apart:
             yield from self._towards(state)
             return
-        for p in bits((between or self._above(units)) & ~units):
+        for p in bits((between or self._made_from(units)) & ~units):
             if self._fits_above(units, p):
                 yield from self._with_producer(state, p, 0)
         if between:
@@ -177,7 +213,7 @@ class _Growth:
         rest = units & ~apart
         tops = self._tops(rest)
         near = self._near(rest, tops)
-        for p in bits(self._above(apart) & ~units):
+        for p in bits(self._made_from(apart) & ~units):
             if not self.cones[p] & near or not self._fits_above(units, p):
                 continue
             if not self.producers[p] & tops:
@@ -187,29 +223,57 @@ class _Growth:
         units, stored, _ = state
         units |= 1 << p
         yield units, stored, apart
-        if self._wanted(units, stored) >> p & 1:
+        if self._is_wanted(units, stored, p):
             yield units, stored | 1 << p, apart
 
-    def _above(self, units: int) -> int:
-        return _any(self.producers, units)
+    def _is_wanted(self, units: int, stored: int, p: int) -> bool:
+        return not self._unread(units, 1 << p) or bool(self._wanted(units, stored) >> p & 1)
 
     def _tops(self, units: int) -> int:
         """Units that none of the others reads: results, of which a larger group begins with one."""
-        return units & ~_any(self.producers, units)
+        return units & ~self._made_from(units)
 
     def _near(self, units: int, tops: int) -> int:
         """Units that read what these read, or a value of these that is used inside already."""
-        return _any(self.consumers, units & ~tops) | _any(self.beside, units)
+        return self._read_by(units & ~tops) | self._beside(units)
 
     def _fits_above(self, units: int, p: int) -> bool:
-        readers = self.consumers[p] & units
-        inlined = all(self.inlinable[c] >> p & 1 for c in bits(readers))
-        return inlined and units & ~self.shares[p] == 0
+        refusing = self.consumers[p] & units & ~self._inliners[p]
+        return not refusing and units & ~self.shares[p] == 0
 
     def _fits(self, units: int, tops: int, c: int) -> bool:
         producers = self.producers[c]
         inlined = producers & units & ~self.inlinable[c] == 0
         return inlined and not producers & tops and units & ~self.shares[c] == 0
+
+
+class Joined:
+    """What stands in the masks of some units, of which each has one; eight are one look-up."""
+
+    def __init__(self, masks: Sequence[int]) -> None:
+        self._tables: list[list[int]] = []
+        for start in range(0, len(masks), 8):
+            table = [0]
+            for mask in masks[start : start + 8]:
+                table += [found | mask for found in table]
+            self._tables.append(table)
+
+    def __call__(self, units: int) -> int:
+        """The masks of these units, joined."""
+        total = 0
+        for table in self._tables:
+            total |= table[units & 255]
+            units >>= 8
+        return total
+
+
+def transposed(masks: Sequence[int]) -> tuple[int, ...]:
+    """Of each unit, those in whose mask it stands."""
+    found = [0] * len(masks)
+    for k, mask in enumerate(masks):
+        for j in bits(mask):
+            found[j] |= 1 << k
+    return tuple(found)
 
 
 def _any(masks: Sequence[int], units: int) -> int:
