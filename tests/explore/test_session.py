@@ -350,3 +350,24 @@ def test_a_plan_opens_its_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     plan.save(tmp_path / "p.json")
     with pytest.raises(UsageError, match="no model to explore"):
         onetrip.load_plan(tmp_path / "p.json").explore()
+
+
+def test_forward_and_backward_are_kept_apart_and_saved_together() -> None:
+    def make() -> tuple[Any, ...]:
+        with torch.device("meta"):
+            return Layer().train(), (torch.empty(1 << 18, 64),)
+
+    shop = ModelWorkshop("layer", {"as given": make}, training=True)
+    session = Session(Boards(shop), "h100")
+    assert session.graphs() == ("forward", "backward")
+    session.preset("max")
+    forward = meters(session)
+    session.go(graph=1)
+    backward = meters(session)
+    assert session.state.preset == "eager" and backward != forward
+    session.go(graph=0)
+    assert meters(session) == forward and session.state.preset == "max"
+    plan = session.saved()
+    assert [g.kernels for g in plan.graphs] == [forward[0], len(session.boards.board(
+        session._others[1], "written").grouping)]  # fmt: skip
+    assert session.place.graph == 0

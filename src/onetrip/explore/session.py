@@ -118,6 +118,7 @@ class Session:
     def __init__(self, boards: Boards, target: str) -> None:
         self.boards = boards
         self._mine: dict[tuple[str, str, int, str], Board] = {}
+        self._others: dict[int, Place] = {}
         self.place = Place(target, boards.workshop.sizes[0])
         self.preset("eager")
 
@@ -255,6 +256,9 @@ class Session:
                 "there is no such graph", expected=f"0 to {count - 1}", found=str(graph)
             )
         new = Place(target or old.target, size or old.size, old.graph if graph is None else graph)
+        if new.graph != old.graph:
+            self._to_graph(new)
+            return
         kept = old.state
         fused = [e for e in before.edges if before.is_fused(e)] if kept.preset == MINE else []
         names = [_ends(before, e) for e in fused]
@@ -265,8 +269,19 @@ class Session:
         except Exception:
             self.place = old
             raise
-        if kept.preset == MINE and graph is None:
+        self._others.clear()  # they were of the old target or size
+        if kept.preset == MINE:
             self._carry(names, cut)
+
+    def _to_graph(self, new: Place) -> None:
+        """Another graph of the model: as it was left, or in Eager."""
+        self._others[self.place.graph] = self.place
+        known = self._others.pop(new.graph, None)
+        self.place = known or new
+        if known is None:
+            self.preset("eager")
+        else:
+            self._show()
 
     def _carry(self, fused: Sequence[tuple[str, str]], cut: set[tuple[str, str]]) -> None:
         """Fuses the edges between calls of these names, and marks those that the user cut."""
@@ -329,22 +344,31 @@ class Session:
         return tuple(made)
 
     def saved(self) -> Plan:
-        """A plan with these groups, for `onetrip.compile(plan=...)`; other graphs are as in Best.
+        """A plan with these groups, for `onetrip.compile(plan=...)`; graphs that were not looked at
+        are as in Best.
 
         Raises:
             UsageError: a group cannot be pinned, with the reason.
         """
-        best = self.boards.workshop.plan(self.place.size, self.place.target, "best")
-        if self.state.preset == "best":
-            return best
-        lines = self.lines()
-        mine = best.planned[self.place.graph]
-        plan = plan_problem(mine.problem, constraints_of(lines, mine.keys))
-        check_lines(plan, lines, mine.keys)
+        here = self.place
+        best = self.boards.workshop.plan(here.size, here.target, "best")
         made = list(best.planned)
-        made[self.place.graph] = replace(mine, plan=plan, lines=(*mine.lines, *lines))
+        try:
+            for place in (here, *self._others.values()):
+                if place.state.preset != "best":
+                    self.place = place
+                    made[place.graph] = _pinned(made[place.graph], self.lines())
+        finally:
+            self.place = here
         assert best.settings is not None
         return make_plan(tuple(made), best.settings)
+
+
+def _pinned(planned: Planned, lines: tuple[Line, ...]) -> Planned:
+    """The graph planned under more lines; UsageError where one is not honoured."""
+    plan = plan_problem(planned.problem, constraints_of(lines, planned.keys))
+    check_lines(plan, lines, planned.keys)
+    return replace(planned, plan=plan, lines=(*planned.lines, *lines))
 
 
 def label(key: str) -> str:
