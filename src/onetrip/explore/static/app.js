@@ -228,12 +228,16 @@ O.sidestep = (way) => {
   const next = row[(row.indexOf(here) + way + row.length) % row.length];
   return O.chooseItem(next.id, true);
 };
+// The next link that is cut, from where the chosen one stands, which may be fused by now.
 O.stepBoundary = (way) => {
-  const links = O.placed.links.filter((l) => O.data.status.get(l.first)?.[0] !== "fused" && !O.isFiltered(l.edges));
-  if (!links.length) return O.fail("No boundary is left here.");
+  const { links } = O.placed, count = links.length;
   const at = links.findIndex((l) => l.edges.includes(O.pick.edge));
-  const next = at < 0 ? (way > 0 ? 0 : links.length - 1) : (at + way + links.length) % links.length;
-  return O.chooseEdge(links[next].first);
+  const start = at < 0 && way > 0 ? -1 : Math.max(at, 0);
+  for (let k = 1; k <= count; k++) {
+    const link = links[(start + way * k + 2 * count) % count];
+    if (O.data.status.get(link.first)?.[0] !== "fused" && !O.isFiltered(link.edges)) return O.chooseEdge(link.first);
+  }
+  return O.fail("No boundary is left here.");
 };
 
 // ------------------------------------------------------------------ how it is shown
