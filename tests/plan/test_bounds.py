@@ -17,6 +17,7 @@ from onetrip.plan.index import index_graph
 from onetrip.plan.legality import Legality
 from onetrip.plan.pool import Part, Pool
 from onetrip.plan.regions import find_regions
+from onetrip.plan.search import plan_graph
 from onetrip.target import load
 
 from .graphs import Draft, lowered
@@ -79,3 +80,17 @@ def test_slices_of_one_value_count_side_by_side_and_once_each() -> None:
     one = next(c for c in weights if c.units == c.stored == 0b1)
     moved = 1e6 * 2 * 2 * ROWS * WIDTH / load("h200").copy_bandwidth  # a slice read, one written
     assert prices.at_least(three) - prices.at_least(one) == pytest.approx(2 * moved, rel=1e-3)
+
+
+def test_what_shares_launches_is_bound_by_its_bytes_at_full_bandwidth() -> None:
+    """Four small kernels that are one launch: no plan of them moves fewer bytes."""
+    d = Draft()
+    outs = []
+    for k in range(4):
+        x = d.input(f"x{k}", 64, 64 * (k + 1))
+        outs.append(d(f"o{k}", "exp", x))
+    primitive, nests = lowered(d.graph(*outs))
+    plan = plan_graph(primitive, nests, load("h200"))
+    assert plan.together and plan.totals.bound_kind == "floor"
+    moved = 1e6 * plan.traffic_bytes / load("h200").copy_bandwidth
+    assert moved * (1 - 1e-9) <= plan.bound_us <= plan.estimated_us

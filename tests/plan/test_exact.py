@@ -105,6 +105,20 @@ def test_glued_regions_have_the_same_answer(seed: int, monkeypatch: pytest.Monke
     assert glued.bound_us <= whole.estimated_us * (1 + 1e-6)
 
 
+def test_the_bound_of_glued_units_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was listed as it is has an exact bound; else it is that of bytes and launches."""
+    primitive, nests = lowered(random_graph(random.Random(1001), 10))
+    direct = plan_graph(primitive, nests, TARGETS["h200"])
+    assert direct.totals.bound_kind == "exact"
+    monkeypatch.setattr(exact, "MOST_DIRECT", 0)
+    glued = plan_graph(primitive, nests, TARGETS["h200"])
+    assert glued.estimated_us == pytest.approx(direct.estimated_us, rel=1e-4)
+    reached = glued.bound_us >= glued.estimated_us * (1 - 1e-5)
+    assert glued.totals.bound_kind == ("exact" if reached else "floor")
+    assert glued.bound_us <= direct.bound_us * (1 + 1e-6)
+    assert not reached, "every region reaches its floor: take another graph"
+
+
 # ------------------------------------------------------------------ larger graphs
 
 

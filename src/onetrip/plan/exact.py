@@ -2,7 +2,11 @@
 
     floor reached by the greedy groups      nothing is left to search                    exact
     every column enumerated                 the cheapest cover, its bound                exact
-    too many columns                        a pool of columns around the best so far     floor
+    too many, but few of glued units        the cheapest cover of those                  floor
+    too many of them too                    a pool of columns around the best so far     floor
+
+That units are glued loses nothing in any region where both were tried, which is no proof: so the
+bound of such a search does not count.
 
 The answer is in local positions, so it holds for every region of equal structure. Must not know
 the rest of the graph.
@@ -32,8 +36,11 @@ BYTE_SHARE = 1e-6
 """Of two plans of equal time the one with fewer bytes: their time counts this share."""
 MOST_UNITS = 128
 """Units of a region whose columns may be few enough to be listed."""
-MOST_DIRECT = 24
-"""Units of a region that is listed as it is; a larger one is listed with its units glued."""
+MOST_DIRECT = 48
+"""Units of a region that is listed as it is, if its columns are few enough; else, and a larger one,
+it is listed with its units glued."""
+MOST_AGAIN = 24
+"""Units of a region that another search for less memory looks at as thoroughly as the first."""
 MOST_BOTH = 4000
 """Units of a region that is grouped greedily in two ways."""
 MOST_POOLED = 160
@@ -46,11 +53,14 @@ class Answer:
 
     Attributes:
         bound_us: no groups of this region are faster; 0 where that was not asked.
+        moved_us: its bytes at full bandwidth: what its groups take at least when their launches are
+            shared with others.
     """
 
     columns: tuple[Column, ...]
     bound_us: float
     kind: Literal["exact", "floor"]
+    moved_us: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -129,15 +139,18 @@ class Prices:
 
         What moves at all is waited for once.
         """
+        moved = self.moved_us(column)
+        waits = self.evaluator.target.latency_us if moved else 0.0
+        return moved * (1 + BYTE_SHARE) + self.evaluator.launch_us + waits
+
+    def moved_us(self, column: Column) -> float:
+        """The microseconds that what it must move takes at full bandwidth."""
         whole = [self._slices[k] for k in bits(column.units & (self._solid | column.stored))]
         read = _together(s for slices in whole for s in slices)
         inside = {n for k in bits(column.units) for n in self.region.units[k].makes}
         moved = sum(size for name, size in read.items() if name not in inside)
         moved += sum(map(self.evaluator.value_bytes, self.stored(column)))
-        target = self.evaluator.target
-        us = 1e6 * moved / target.copy_bandwidth
-        waits = target.latency_us if moved else 0.0
-        return us * (1 + BYTE_SHARE) + self.evaluator.launch_us + waits
+        return 1e6 * moved / self.evaluator.target.copy_bandwidth
 
     @cached_property
     def _reads(self) -> tuple[tuple[tuple[str, int], ...], ...]:
@@ -188,10 +201,14 @@ class Prices:
         us_per_byte = 1e6 / evaluator.target.copy_bandwidth
         return glue(self.region, alone, evaluator.value_bytes, us_per_byte)
 
+    @property
+    def whole(self) -> Column:
+        """The whole region as one group."""
+        return Column((1 << len(self.region.units)) - 1, self.region.escapes)
+
     def floor(self) -> float:
         """A lower bound of the whole region: its inputs once, its results once, one launch."""
-        everything = (1 << len(self.region.units)) - 1
-        return self.at_least(Column(everything, self.region.escapes))
+        return self.at_least(self.whole)
 
     def total(self, columns: Sequence[Column]) -> float | None:
         """The weight of all columns; None when one of them is no kernel."""
@@ -225,15 +242,18 @@ def best_groups(
     """
     floor, cost = prices.floor(), prices.total(known)
     if cost is None:  # the user forced what may not be
-        return Answer(tuple(known), min(prices.us(known), floor), "floor")
+        return _answer(prices, known, min(prices.us(known), floor), "floor")
     if cost <= floor * (1 + 1e-9):
         return _answer(prices, known, floor, "exact")
     if not thorough:
         return _answer(prices, known, floor, "floor")
-    found = _exactly(prices, known)
+    found = _directly(prices, known)
     if found is not None:
         best = _better(prices, found, known)
         return _answer(prices, best, max(floor, found.bound), "exact")
+    found = _glued(prices, known)
+    if found is not None:
+        return _answer(prices, _better(prices, found, known), floor, "floor")
     best = known
     if len(prices.region.units) <= MOST_BOTH:
         second = other()
@@ -246,20 +266,24 @@ def best_groups(
 def _answer(
     prices: Prices, best: Sequence[Column], bound: float, kind: Literal["exact", "floor"]
 ) -> Answer:
-    us = prices.us(best)
+    us, moved = prices.us(best), prices.moved_us(prices.whole)
     if bound >= (prices.total(best) or us) * (1 - 2 * BYTE_SHARE):
-        return Answer(tuple(best), us, "exact")
-    return Answer(tuple(best), bound / (1 + BYTE_SHARE), kind)
+        return Answer(tuple(best), us, "exact", moved)
+    return Answer(tuple(best), bound / (1 + BYTE_SHARE), kind, moved)
 
 
-def _exactly(prices: Prices, known: Sequence[Column]) -> Cover | None:
+def _directly(prices: Prices, known: Sequence[Column]) -> Cover | None:
     """The cheapest cover by all columns; None where they are too many to list."""
+    if len(prices.region.units) > MOST_DIRECT:
+        return None
+    columns = enumerate_columns(prices.region)
+    return None if columns is None else _search(prices, columns, known)
+
+
+def _glued(prices: Prices, known: Sequence[Column]) -> Cover | None:
+    """The cheapest cover by all columns of glued units; None where they are too many to list."""
     if len(prices.region.units) > MOST_UNITS:
         return None
-    if len(prices.region.units) <= MOST_DIRECT:
-        columns = enumerate_columns(prices.region)
-        if columns is not None:
-            return _search(prices, columns, known)
     small = prices.glued()
     columns = enumerate_columns(small.region)
     if columns is None:

@@ -29,7 +29,7 @@ from .constraints import NO_CONSTRAINTS, Constraints, Refusal
 from .decision import Decision
 from .enumerate import Column
 from .evaluate import Evaluator
-from .exact import MOST_DIRECT, MOST_POOLED, Answer, Prices, apart, best_groups, region_form
+from .exact import MOST_AGAIN, MOST_POOLED, Answer, Prices, apart, best_groups, region_form
 from .greedy import Judge, State, by_bytes, by_time, eager, grow, largest
 from .index import Index, index_graph
 from .legality import Legality
@@ -226,7 +226,8 @@ def _by_region(start: _Start, search: Search) -> _Found:
     if search == "best":
         exact = all(a.kind == "exact" for a in answers)
         us = sum(a.bound_us for a in answers) + sum(state.price(p).cost.us for p in kept)
-        bound = Bound(us, "exact" if exact else "floor")
+        shared = sum(a.moved_us for a in answers) + sum(_alone_us(state, p) for p in kept)
+        bound = Bound(us, "exact" if exact else "floor", shared)
     for region, answer in zip(regions, answers, strict=True):
         start.earlier[region.atoms] = _groups(region, answer.columns)
     if state.pool.regroup([g for r in regions for g in start.earlier[r.atoms]]):
@@ -237,6 +238,15 @@ def _by_region(start: _Start, search: Search) -> _Found:
     for region in regions:
         _grow(state, region, _GREEDY.get(search, by_time))
     return _Found(state, bound)
+
+
+def _alone_us(state: State, part: Part) -> float:
+    """What a group of its own takes at least: a library call shares its launch with nothing."""
+    cost = state.price(part).cost
+    if not state.pool.is_generated(part):
+        return cost.us
+    moved = sum(size for _, size in (*cost.reads, *cost.writes))
+    return 1e6 * moved / state.evaluator.target.copy_bandwidth
 
 
 def _answer(start: _Start, state: State, region: Region, search: Search) -> Answer:
@@ -262,7 +272,7 @@ def _improved(start: _Start, state: State, region: Region, known: tuple[Column, 
 
     prices = Prices(region, start.task.evaluator, state.legality)
     # Another search for less memory is cheap: a large region is searched in the first alone.
-    thorough = not start.divided or len(region.units) <= MOST_DIRECT
+    thorough = not start.divided or len(region.units) <= MOST_AGAIN
     return best_groups(prices, known, by_other, thorough=thorough)
 
 

@@ -22,10 +22,15 @@ from .share import OWN_DRAW, eager_bytes
 
 @dataclass(frozen=True)
 class Bound:
-    """No plan of the vocabulary is faster than `us`; `exact` when every region was enumerated."""
+    """No plan of the vocabulary is faster than `us`; `exact` when every region was enumerated.
+
+    Attributes:
+        shared_us: no plan is faster in which small groups share launches: a floor.
+    """
 
     us: float
     kind: Literal["exact", "floor"]
+    shared_us: float = 0.0
 
 
 def totals(
@@ -38,7 +43,8 @@ def totals(
 ) -> Totals:
     """The figures of a plan; peak_bytes is filled in by the memory plan."""
     if bound is None or shared:
-        bound = Bound(floor_us(index, evaluator), "floor")
+        known = bound.shared_us if bound is not None else 0.0
+        bound = Bound(max(known, floor_us(index, evaluator)), "floor")
     launched = [g for g in groups if not is_draw(g)]
     costs = [(g.cost, g) for g in groups]
     if search == "eager":
