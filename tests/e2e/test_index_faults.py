@@ -7,6 +7,7 @@ constant; and where it stands behind a guard, only inside.
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -177,3 +178,38 @@ def test_a_place_that_is_counted_is_read_without_a_check(name: str) -> None:
     else:
         with pytest.raises(IndexError):
             compiled(call)(x)
+
+
+def test_a_repeated_row_of_any_length_is_checked() -> None:
+    def call(x: Tensor, i: Tensor) -> Tensor:
+        return torch.relu(x[:1].expand(i.shape[0] + 3, 5))[i] * 2
+
+    x, ours = torch.arange(10.0).reshape(2, 5), compiled(call, dynamic=True)
+    for n in (2, 1, 0, 3, 13, 97):
+        assert torch.equal(ours(x, torch.arange(n)), call(x, torch.arange(n)))
+        with pytest.raises(IndexError):
+            ours(x, torch.full((max(n, 1),), max(n, 1) + 3))
+
+
+def test_calls_that_fail_disturb_no_others() -> None:
+    def call(x: Tensor, i: Tensor) -> Tensor:
+        return (x * 2)[i].relu()
+
+    x, right = torch.randn(1000, 16), torch.arange(3000) % 1000
+    wrong = right.clone()
+    wrong[-1] = 1000
+    ours, eager = compiled(call), call(x, right)
+    assert torch.equal(ours(x, right), eager)
+
+    def several(fails: bool) -> bool:
+        for _ in range(20):
+            try:
+                same = torch.equal(ours(x, wrong if fails else right), eager)
+            except IndexError:
+                same = fails
+            if not same:
+                return False
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(several, [False, True, False, True]))
