@@ -69,3 +69,14 @@ def test_gradients_of_attention_lie_as_eagers(name: str) -> None:
         found = torch.autograd.grad(y, leaves, torch.ones(y.shape))
         strides.append([t.stride() for t in found])
     assert strides[0] == strides[1]
+
+
+def test_sums_of_a_constant_over_different_axes_keep_their_counts() -> None:
+    """A constant has no index by which axes could be told apart."""
+
+    def sums(x: Tensor) -> Tensor:
+        twos = torch.full_like(x, 2.0)
+        return torch.cat([twos.sum(1).reshape(-1), twos.sum(0).reshape(-1), twos.sum((1, 2))])
+
+    x = torch.randn(10, 7, 5)
+    assert torch.equal(compiled(sums)(x), sums(x))

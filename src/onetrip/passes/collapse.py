@@ -27,10 +27,11 @@ def collapse(nest: Nest) -> Nest:
     nest = _order_space(_linearize(nest))
     scopes = _scopes(nest)
     dims = _dims(nest)
+    held = [frozenset(r.axes) for r in nest.reductions] + [frozenset(s.axes) for s in nest.stores]
     values: dict[Sym, Dim] = {}
     for scope in scopes:
         if not any(v in values for v in scope):
-            values.update(_merge(scope, dims))
+            values.update(_merge(scope, dims, held))
     return _renamed(nest, values)
 
 
@@ -92,11 +93,16 @@ def _scopes(nest: Nest) -> list[tuple[Var, ...]]:
     return [s for s in dict.fromkeys(found) if len(s) > 1 and not scanned & set(s)]
 
 
-def _merge(scope: Sequence[Var], dims: Sequence[Dim]) -> dict[Sym, Dim]:
-    """Substitution that joins neighbouring axes wherever every index allows it."""
+def _merge(
+    scope: Sequence[Var], dims: Sequence[Dim], held: Sequence[frozenset[Var]]
+) -> dict[Sym, Dim]:
+    """Substitution that joins neighbouring axes wherever every index allows it, and no store or
+    reduction goes along one of them alone: that of a constant has no index to say so."""
     groups: list[list[Var]] = []
     for axis in scope:
-        if groups and _contiguous(groups[-1][-1], axis, dims):
+        last = groups[-1][-1] if groups else axis
+        together = groups and all((last in h) == (axis in h) for h in held)
+        if together and _contiguous(last, axis, dims):
             groups[-1].append(axis)
         else:
             groups.append([axis])
