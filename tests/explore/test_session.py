@@ -371,3 +371,19 @@ def test_forward_and_backward_are_kept_apart_and_saved_together() -> None:
     assert [g.kernels for g in plan.graphs] == [forward[0], len(session.boards.board(
         session._others[1], "written").grouping)]  # fmt: skip
     assert session.place.graph == 0
+
+
+@pytest.mark.parametrize("name", ["dropout", "siblings", "conv", "attention"])
+def test_every_demo_has_plans_reasons_and_an_export(name: str) -> None:
+    shop = ModelWorkshop(name, gallery.DEMOS[name].programs(), made_up=gallery.made_up_chips())
+    session = Session(Boards(shop), "h100")
+    eager = meters(session)
+    for search in ("max", "best"):
+        session.preset(search)
+        assert meters(session)[0] <= eager[0]
+        for e in session.board.edges:
+            found = shown.why(session, e)
+            assert ("if_cut" in found) == (found["state"][0] == "fused")
+        for part in session.board.parts():
+            assert source.kernel(session, session.part(part))["text"]
+    assert len(export.page(session)) > 50_000
