@@ -100,7 +100,7 @@ O.save = async () => {
 
 O.tell = () => {
   const { state } = O.data, t = state.totals;
-  O.by("status").textContent = `${state.label}: ${t.kernels} kernels (${O.signed(t.kernels - state.eager.kernels, String)} against eager), ${O.bytes(t.traffic)} moved (${O.signed(t.traffic - state.eager.traffic, O.bytes)})`
+  O.by("status").textContent = `${state.label}: ${t.kernels} ${t.kernels === 1 ? "kernel" : "kernels"} (${O.signed(t.kernels - state.eager.kernels, String)} against eager), ${O.bytes(t.traffic)} moved (${O.signed(t.traffic - state.eager.traffic, O.bytes)})`
     + (state.lost.length ? `; ${state.lost.length} fused pairs are not possible on ${state.target}: see History` : "");
 };
 
