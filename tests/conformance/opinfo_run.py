@@ -268,13 +268,22 @@ def main() -> int:
 
 
 def _close(arguments: argparse.Namespace) -> int:
-    """Compares all that the state file holds with the table, and writes it there if asked to."""
+    """Compares all that the state file holds with the table, and writes it there if asked to.
+
+    What the table does not know yet is written as it is: entries, and samples beside those of
+    entries that were run with fewer. What it knows may only become better.
+    """
     rows = read_state(arguments.state).values()
     results = {row.entry: row.outcomes for row in rows}
     known = opinfo_table.read()
     worse = opinfo_table.worse(known, results)
     sys.stdout.write("\n".join(["", *worse, f"{len(worse)} worse than the table", ""]))
-    if arguments.write and not worse:
+    known_before = {
+        entry: found
+        for entry, found in results.items()
+        if entry in known.counts and known.counts[entry][0] >= len(found)
+    }
+    if arguments.write and not opinfo_table.worse(known, known_before):
         opinfo_table.write(opinfo_table.joined(known, opinfo_table.table_of(results)))
     return 1 if worse else 0
 
