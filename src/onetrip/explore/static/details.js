@@ -33,7 +33,7 @@
   function cut(found) {
     return [
       ...head(found),
-      O.make("p", { class: "verdict" }, `${WORDS[found.state[0]]} · ${found.verdict} · ${found.code}`),
+      O.make("p", { class: "verdict" }, [...new Set([WORDS[found.state[0]], found.verdict, found.code])].join(" · ")),
       O.make("p", {}, found.reason),
       evidence(found.evidence),
       O.make("h3", {}, "If fused"),

@@ -95,7 +95,8 @@
         pen.globalAlpha = b.node === O.pick.node ? 1 : 0.7;
         pen.fillRect(r.x, r.y, r.w, r.h);
         pen.globalAlpha = 1;
-        if (r.w > 60 && r.h > 13 && b.node >= 0) { pen.fillStyle = O.color("--accent-ink"); pen.fillText(O.data.nodes[b.node].op.slice(0, r.w / 7), r.x + 4, r.y + 11); }
+        const name = b.node >= 0 ? O.data.nodes[b.node].op : "";
+        if (r.h > 13 && pen.measureText(name).width < r.w - 8) { pen.fillStyle = O.color("--accent-ink"); pen.fillText(name, r.x + 4, r.y + 11); }
       }
       pen.fillStyle = O.color("--ink");
       pen.fillText(O.bytes(top), 4, 14);
