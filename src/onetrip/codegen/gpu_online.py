@@ -35,11 +35,15 @@ from ..passes.one_walk import maximum_of, sum_of
 from .gpu_split import mapped
 
 
-def in_one_walk(nest: Nest) -> Nest:
-    """The nest with every such pair as one reduction."""
+def in_one_walk(nest: Nest, *, squares: bool) -> Nest:
+    """The nest with every such pair as one reduction.
+
+    Args:
+        squares: those of a mean and the squares around it as well.
+    """
     known: dict[Reduction, Expr] = {}
     for second in nest.reductions:
-        top, around = maximum_of(second), sum_of(second)
+        top, around = maximum_of(second), sum_of(second) if squares else None
         if top is not None:
             pair = Reduction("online_softmax", top.axes, (top.lift[0], Const(1.0, f32)))
             known[top], known[second] = Reduced(pair, 0, f32), Reduced(pair, 1, f32)
@@ -86,9 +90,10 @@ def _inside(x: Expr) -> Expr:
 
 
 def _from(x: Expr, start: Expr) -> Expr:
-    inner = _inside(x)
-    moved = Apply("sub", (inner, start), x.dtype)
-    return moved if inner is x else Apply("where", (x.args[0], moved, x.args[2]), x.dtype)
+    match x:
+        case Apply(op="where", args=(inside, inner, Const(value=0.0) as zero)):
+            return Apply("where", (inside, Apply("sub", (inner, start), x.dtype), zero), x.dtype)
+    return Apply("sub", (x, start), x.dtype)
 
 
 def _first(x: Expr, reduction: Reduction) -> Expr:

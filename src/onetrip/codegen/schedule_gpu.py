@@ -44,7 +44,8 @@ from .scan_order import forward_scans
 from .scheduled import Scheduled
 
 AHEAD = 3
-"""Tiles of a walked row in flight, that in work counted."""
+"""Tiles in flight, that in work counted, of a walk that few programs of a multiprocessor make: one
+over a row that is walked again, or over columns that each hold several numbers."""
 ALONE = 2.0
 """Bandwidth of a multiprocessor among idle ones, against its share when all are busy."""
 
@@ -98,11 +99,12 @@ def _pieces(nest: Nest, target: Target, stem: str) -> Made:
     if tiled is not None:
         return _mixed(nest, tiled, target, stem)
     tiling = _reduction_tiling(nest, target)
-    around = in_one_walk if _walked(nest, tiling) else _same
+    columns = tiling.family == "column"
     # A mean that the nest asks for itself may be near zero, and is counted from there.
     near = _same if any(r.monoid == "welford" for r in nest.reductions) else shifted
-    nest = around(nest)
-    tiling = _reduction_tiling(nest, target)
+    if _walked(nest, tiling):
+        nest = in_one_walk(nest, squares=columns)
+        tiling = _reduction_tiling(nest, target)
     cut = _cut(nest, tiling, target)
     if cut is None:
         return ((near(nest), None),), ()
@@ -250,8 +252,13 @@ def _rows(nest: Nest, contiguous: set[Var], target: Target) -> Tiling:
     warps = max(1, min(budget // 512, tile // 256))
     near = [a for a in inner if a in contiguous and not nest.scans]
     together = {a: _neighbours(nest, lanes[a]) for a in near}
-    stages = AHEAD if (AHEAD - 1) * tile * width <= target.shared_per_block // 3 else 1
+    stages = AHEAD if budget > WALK and _fits(tile * width, target) else 1
     return Tiling(dict.fromkeys(space, 1) | lanes, warps, "row", together, stages)
+
+
+def _fits(size: int, target: Target) -> bool:
+    """Whether tiles of so many bytes have room to wait beside one another."""
+    return (AHEAD - 1) * size <= target.shared_per_block // 3
 
 
 def _neighbours(nest: Nest, lanes: int) -> int:
@@ -319,7 +326,8 @@ def _columns(space: list[Var], columns: Var, inner: tuple[Var, ...], several: bo
     lanes = {a: wide if a is columns else 1 for a in space}
     lanes |= _share(list(reversed(inner)), budget // wide)
     tile = wide * math.prod(lanes[a] for a in inner)
-    return Tiling(lanes, max(1, min(8, tile // (LANES * each))), "column")
+    warps = max(1, min(8, tile // (LANES * each)))
+    return Tiling(lanes, warps, "column", stages=AHEAD if several else 1)
 
 
 def _share(order: Iterable[Var], budget: int) -> dict[Var, int]:
