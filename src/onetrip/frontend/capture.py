@@ -19,13 +19,13 @@ from typing import Any, Literal
 
 import torch
 import torch.fx
-from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
 
 from .annotations import take_annotations
+from .devices import bring_numbers, main_device
 from .foreach import split_foreach
 from .layout import lay_out_channels_last
 from .masks import simplify_masks
@@ -85,17 +85,6 @@ def reset() -> None:
 # ---------------------------------------------------------------- facts of one graph
 
 
-def _tensors(node: torch.fx.Node) -> list[Tensor]:
-    value = node.meta.get("val")
-    values = value if isinstance(value, (list, tuple)) else [value]
-    return [v for v in values if isinstance(v, Tensor)]
-
-
-def _device_of(graph: torch.fx.Graph) -> torch.device:
-    devices = dict.fromkeys(t.device for node in graph.nodes for t in _tensors(node))
-    return next((d for d in devices if d.type != "cpu"), torch.device("cpu"))
-
-
 def _writes(graph: torch.fx.Graph) -> tuple[tuple[int, str], ...]:
     position = {node: i for i, node in enumerate(graph.find_nodes(op="placeholder"))}
     copies = graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
@@ -129,12 +118,13 @@ class _Compilation:
         if role == "inference":
             _rewrite_joint(module)
         split_foreach(module)
+        bring_numbers(module)
         outputs = len(graph.output_node().args[0])  # type: ignore[arg-type]
         return CapturedGraph(
             role=role,
             module=module,
             inputs=tuple(inputs),
-            device=_device_of(graph),
+            device=main_device(graph),
             parameters=frozenset(
                 i for i, name in enumerate(placeholders) if name in self.parameter_names
             ),

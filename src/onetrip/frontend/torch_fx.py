@@ -25,6 +25,7 @@ from ..ir.types import TensorType, same_shape
 from ..ops.composite import ABSENT
 from ..ops.schema import Form, Kind, Movement, Op, Opaque
 from ..ops.table import BY_TARGET
+from .devices import main_device, tensors
 from .float8 import with_overflow
 from .numbers import NUMBERS, check_sizes, computed, holds_computed, is_nested, is_true, number_type
 from .origin import origin_record
@@ -78,6 +79,7 @@ class _Importer:
     def __init__(self, module: fx.GraphModule, refused: Refusal) -> None:
         self._module = module
         self._refused = refused
+        self._device = main_device(module.graph)
         self._owners = storage_owners(module.graph)
         self._known: dict[fx.Node, Any] = {}
         self._inputs: list[Value] = []
@@ -221,7 +223,7 @@ class _Importer:
         given = _by_position(node, known)
         try:
             op, form = _entry(target)
-            _check_devices(node)
+            _check_devices(node, self._device)
             if node.target in READS:
                 check_owned(node, arguments)
             assert isinstance(node.target, torch._ops.OpOverload)
@@ -358,16 +360,14 @@ def _results(node: fx.Node, outputs: tuple[Value, ...]) -> Any:
     return outputs[0] if outputs else None
 
 
-def _check_devices(node: fx.Node) -> None:
-    devices: set[torch.device] = set()
-    for n in (node, *node.all_input_nodes):
-        val = n.meta.get("val")
-        for t in val if isinstance(val, tuple | list) else (val,):
-            if isinstance(t, Tensor) and (n is node or (t.dim() and not _is_empty(t))):
-                devices.add(t.device)
+def _check_devices(node: fx.Node, own: torch.device) -> None:
+    nodes = (node, *node.all_input_nodes)
+    devices = {t.device for n in nodes for t in tensors(n) if n is node or not _is_empty(t)}
     if len(devices) > 1:
         names = ", ".join(sorted(map(str, devices)))
         raise Unsupported(f"{node.target} moves data between devices ({names})")
+    if devices and devices != {own}:
+        raise Unsupported(f"{node.target} computes on {devices.pop()}, the graph on {own}")
 
 
 def _is_empty(t: Tensor) -> bool:
