@@ -147,9 +147,10 @@ def test_a_greedy_step_that_pays_nothing_is_taken_where_two_pay() -> None:
 
 
 def producer_of_two(length: int, op: str = "erf") -> Graph:
-    """A chain that is read by a row and a column reduction, which cannot share a kernel."""
+    """A chain that is read by a row and a column reduction. Rows of 20,000 elements are too long to
+    be held, so that the two cannot share a kernel."""
     d = Draft()
-    t = d.input("x", 4096, 4096)
+    t = d.input("x", 1024, 20_000)
     for k in range(length):
         t = d(f"t{k}", op, t)
     rows = d("rows", "sum", t, dim=(1,), keepdim=False)
