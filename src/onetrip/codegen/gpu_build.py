@@ -14,12 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from ..base.dtype import f32, i32
+from ..base.dtype import f32
 from ..base.errors import Unsupported
 from ..base.sym import Dim, Sym, Var, add, ceildiv, mul
 from ..ir.expr import (
     Apply,
-    Cast,
     Const,
     Expr,
     Fold,
@@ -316,7 +315,7 @@ class _Builder:
             same = (reduction.monoid, reduction.lift, self._over_carry(reduction))
             if same not in kept:
                 kept[same] = carries = self._carries(out, reduction, one)
-                new = self._joined(reduction, carries, place, inside, self._steps(one))
+                new = self._joined(reduction, carries, place, inside)
                 body.append(Assign(tuple(c.name for c in carries), new))
             finish.append((reduction, kept[same]))
         body = body + self._stores(one.stores, place, inside)
@@ -336,25 +335,17 @@ class _Builder:
         carries: list[Local],
         place: Callable[[Expr], Expr],
         inside: Expr | None,
-        steps: Expr | None,
     ) -> tuple[Expr, ...]:
         """Accumulators after one more tile; lanes beyond the end keep what they have."""
         lift = tuple(place(self._value(e)) for e in reduction.lift)
         near = self._folded_first(reduction)
         if near:
             return softmax_near(tuple(carries), lift[0], near, inside)
-        new = joined(reduction.monoid, tuple(carries), lift, steps)
+        new = joined(reduction.monoid, tuple(carries), lift)
         if inside is None:
             return new
         pairs = zip(new, carries, strict=True)
         return tuple(Apply("where", (inside, x, c), x.dtype) for x, c in pairs)
-
-    def _steps(self, one: _Pass) -> Expr | None:
-        """How many tiles a walk has seen, this one counted, where it is one loop."""
-        if len(one.axes) != 1:
-            return None
-        (axis,) = one.axes
-        return Cast(Position(add(self.step.get(axis, axis), 1), i32), f32)
 
     def _rows_within(self, one: _Pass) -> list[Reduction]:
         """Reductions that a walk finishes in each of its steps, operands first."""

@@ -57,24 +57,14 @@ def _count(n: Expr, each: Expr, axes: tuple[Var, ...]) -> tuple[Expr, Expr]:
     return n, Apply("where", (none, number(1, n.dtype), n), n.dtype)
 
 
-def joined(
-    monoid: str, state: tuple[Expr, ...], lift: tuple[Expr, ...], steps: Expr | None = None
-) -> tuple[Expr, ...]:
-    """`state` combined with one more element.
-
-    Args:
-        steps: how many elements that makes, where all lanes have equally many: one reciprocal
-            serves them.
-    """
+def joined(monoid: str, state: tuple[Expr, ...], lift: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """`state` combined with one more element."""
     if monoid == "welford" and is_number(lift[0], 1.0) and is_number(lift[2], 0.0):
         count, mean, squares = state
         kind = mean.dtype
         n = Apply("add", (count, lift[0]), kind)
         off = Apply("sub", (lift[1], mean), kind)
-        part = Apply("div", (off, n), kind)
-        if steps is not None:
-            part = Apply("mul", (off, Apply("div", (number(1, kind), steps), kind)), kind)
-        new = Apply("add", (mean, part), kind)
+        new = Apply("add", (mean, Apply("div", (off, n), kind)), kind)
         left = Apply("sub", (lift[1], new), kind)
         return n, new, Apply("add", (squares, Apply("mul", (off, left), kind)), kind)
     if monoid == "online_softmax" and is_number(lift[1], 1.0):

@@ -27,7 +27,7 @@ from ..target import Target
 from .gpu_axes import on_common_axes, parts_apart
 from .gpu_build import Tiling, build
 from .gpu_mixed import in_parts, tiling_of
-from .gpu_online import in_one_walk, shifted
+from .gpu_online import in_one_walk
 from .gpu_split import (
     Pieces,
     Split,
@@ -44,8 +44,7 @@ from .scan_order import forward_scans
 from .scheduled import Scheduled
 
 AHEAD = 3
-"""Tiles in flight, that in work counted, of a walk that few programs of a multiprocessor make: one
-over a row that is walked again, or over columns that each hold several numbers."""
+"""Tiles in flight, that in work counted, of a row that is walked again by few programs."""
 ALONE = 2.0
 """Bandwidth of a multiprocessor among idle ones, against its share when all are busy."""
 
@@ -99,23 +98,14 @@ def _pieces(nest: Nest, target: Target, stem: str) -> Made:
     if tiled is not None:
         return _mixed(nest, tiled, target, stem)
     tiling = _reduction_tiling(nest, target)
-    columns = tiling.family == "column"
-    # A mean that the nest asks for itself may be near zero, and is counted from there.
-    near = _same if any(r.monoid == "welford" for r in nest.reductions) else shifted
     if _walked(nest, tiling):
-        nest = in_one_walk(nest, squares=columns)
-        tiling = _reduction_tiling(nest, target)
+        nest = in_one_walk(nest)
     cut = _cut(nest, tiling, target)
     if cut is None:
-        return ((near(nest), None),), ()
+        return ((nest, None),), ()
     pieces = split(nest, cut, stem)
     rest, scratch = _joined(Pieces(pieces.nests[2:], pieces.scratch), target, stem)
-    first, join = pieces.nests[:2]
-    return ((near(first), None), (join, None), *rest), scratch
-
-
-def _same(nest: Nest) -> Nest:
-    return nest
+    return (*((n, None) for n in pieces.nests[:2]), *rest), scratch
 
 
 def _mixed(nest: Nest, tiled: Tiled, target: Target, stem: str) -> Made:
@@ -225,8 +215,7 @@ def _reduction_tiling(nest: Nest, target: Target) -> Tiling:
     space = [a.var for a in nest.space]
     columns = next((a for a in reversed(space) if a in contiguous), None)
     if columns is not None and not any(a in contiguous for a in inner):
-        several = bool(nest.scans) or any(r.monoid == "welford" for r in nest.reductions)
-        return _columns(space, columns, inner, several)
+        return _columns(space, columns, inner, bool(nest.scans))
     return _rows(nest, contiguous, target)
 
 
@@ -318,16 +307,14 @@ def _rows_together(space: list[Var], whole: int, target: Target) -> int:
     return rows
 
 
-def _columns(space: list[Var], columns: Var, inner: tuple[Var, ...], several: bool) -> Tiling:
-    """Half as many elements a thread where it holds several numbers for each: the components of a
-    scan and their prefixes, a mean and the squares around it."""
-    budget, each = (WALK // 2, 8) if several else (WALK, 16)
+def _columns(space: list[Var], columns: Var, inner: tuple[Var, ...], scans: bool) -> Tiling:
+    """Half as many elements a thread for scans: each component lies there twice, as prefix too."""
+    budget, each = (WALK // 2, 8) if scans else (WALK, 16)
     wide = _power(columns.extent, SQUARE)
     lanes = {a: wide if a is columns else 1 for a in space}
     lanes |= _share(list(reversed(inner)), budget // wide)
     tile = wide * math.prod(lanes[a] for a in inner)
-    warps = max(1, min(8, tile // (LANES * each)))
-    return Tiling(lanes, warps, "column", stages=AHEAD if several else 1)
+    return Tiling(lanes, max(1, min(8, tile // (LANES * each))), "column")
 
 
 def _share(order: Iterable[Var], budget: int) -> dict[Var, int]:

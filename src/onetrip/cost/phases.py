@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from ..base.sym import Dim
 from ..ir.expr import Expr
 from ..ir.nest import Nest
-from ..passes.one_walk import maximum_of, partner
+from ..passes.one_walk import maximum_of
 from .grid import Grid
 from .instructions import Issued, combined, computed_once, issued, shares_of
 from .sizes import NO_HINTS, Hints, number
@@ -91,14 +91,9 @@ def phases(
     return tuple(_walked(nest, passes, moved, grid, cache, device, hints))
 
 
-def online(nest: Nest, passes: Sequence[Stage], *, squares: bool) -> tuple[Stage, ...]:
-    """The passes where pairs of reductions are found in one walk (passes/one_walk.py).
-
-    Args:
-        squares: a mean and the squares around it as well.
-    """
-    found_by = partner if squares else maximum_of
-    pairs = ((found_by(r), r) for r in nest.reductions)
+def online(nest: Nest, passes: Sequence[Stage]) -> tuple[Stage, ...]:
+    """The passes where pairs of reductions are found in one walk (passes/one_walk.py)."""
+    pairs = ((maximum_of(r), r) for r in nest.reductions)
     second = {first.lift[0]: r.lift[0] for first, r in pairs if first is not None}
     found: list[Stage] = []
     for one in passes:

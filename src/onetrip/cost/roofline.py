@@ -31,7 +31,6 @@ from .mixed import partial_bytes
 from .occupancy import Need
 from .phases import Cache, Phase, online, phases
 from .sizes import NO_HINTS, Hints, number
-from .tiles import is_columns
 from .traffic import Region, Traffic, Work, stages
 
 BoundBy = Literal["memory", "compute", "launch"]
@@ -112,7 +111,7 @@ def kernel_cost(
     """
     passes = stages(nest)
     if target.device == "cuda" and not needs.persistent:
-        passes = online(nest, passes, squares=is_columns(nest, passes))
+        passes = online(nest, passes)
     grid = grid_of(nest, passes, needs, number(moved.bytes, hints), target, hints)
     cache = Cache(target.l2_bytes, resident, wastes(nest, target.line_bytes))
     found = phases(
