@@ -74,6 +74,13 @@ def test_large_groups_keep_their_launches() -> None:
     assert launches(plan) == [1, 1, 1]
 
 
+def test_two_small_groups_beside_a_large_one_are_not_worth_a_word() -> None:
+    d = Draft()
+    x, y, z = d.input("x", 32768, 8192), d.input("y", 64), d.input("z", 32)
+    plan = planned(d.graph(d("a", "exp", x), d("b", "exp", y), d("c", "neg", z)))
+    assert (plan.together, plan.totals.bound_kind) == ((), "exact")
+
+
 def test_what_waits_for_another_is_in_a_later_launch() -> None:
     d = Draft()
     x, y = d.input("x", 64), d.input("y", 32)

@@ -28,6 +28,9 @@ MOST_BUFFERS = 240
 """Addresses of one launch: a GPU gives its parameters 4 KiB."""
 MOST_KINDS = 16
 """Unlike groups of one launch: each is a function of its own to be compiled."""
+WORTH = 0.01
+"""Least part of a graph's time that shared launches save: else each group stays a kernel by itself,
+which the search has a bound for."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,9 @@ def together(
             last.append(member)
         else:
             runs.append([member])
-    return tuple(_saved(run, target) for run in runs if len(run) > 1)
+    found = tuple(_saved(run, target) for run in runs if len(run) > 1)
+    saved, whole = sum(one.saved_us for one in found), sum(g.cost.us for g in groups)
+    return found if saved >= WORTH * whole else ()
 
 
 def _member(
