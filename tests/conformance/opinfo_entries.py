@@ -86,12 +86,19 @@ def operators() -> dict[str, Any]:
     return found
 
 
+INEXACT = frozenset(
+    (f"special.bessel_{name}", "float64") for name in ("j0", "j1", "y0", "y1")
+)  # fmt: skip
+"""Entries that nothing here can judge: in float64 eager is the reference, and these of its functions
+have eight digits. `tests/ops/test_series.py` holds them to quadrature."""
+
+
 def entries(dtypes: Sequence[str] = DTYPES, modes: Sequence[str] = MODES) -> Iterator[Entry]:
     """Every entry that PyTorch supports on the CPU, dtype by dtype."""
     for mode in modes:
         for dtype in dtypes if mode != ERRORS else ("float32",):
             for name, op in operators().items():
-                if _supports(op, dtype, mode):
+                if _supports(op, dtype, mode) and (name, dtype) not in INEXACT:
                     yield Entry(name, dtype, mode)
 
 

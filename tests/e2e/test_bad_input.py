@@ -322,3 +322,16 @@ def test_gradients_at_the_corners_are_eager_s(name: str) -> None:
     compiled = torch.compile(program, backend="onetrip")
     found, wanted = (torch.autograd.grad(f(x).sum(), x)[0] for f in (compiled, program))
     assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+def test_a_softmax_of_one_number_compiles(name: str) -> None:
+    """It has no dimension, and its one element is dimension 0 and -1 alike."""
+    for dim in (0, -1):
+        compiled_ = torch.compile(
+            lambda x, d=dim: getattr(torch, name)(x + 1, d),
+            backend="onetrip",
+            options={"strict": True},
+        )
+        x = torch.tensor(2.0)
+        assert torch.equal(compiled_(x), getattr(torch, name)(x + 1, dim))

@@ -366,7 +366,7 @@ def _check_devices(node: fx.Node, own: torch.device) -> None:
     if len(devices) > 1:
         names = ", ".join(sorted(map(str, devices)))
         raise Unsupported(f"{node.target} moves data between devices ({names})")
-    if devices and devices != {own}:
+    if devices != {own} and not all(map(_is_empty, tensors(node))):
         raise Unsupported(f"{node.target} computes on {devices.pop()}, the graph on {own}")
 
 

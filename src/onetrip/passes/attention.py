@@ -106,10 +106,10 @@ def _softmax(graph: Graph, last: Node) -> Softmax | None:
 
 def _kept_dim(node: Node) -> int | None:
     """The one dimension that a reduction keeps with size 1."""
-    dims = node.attr.get("dim")
-    if not node.attr.get("keepdim") or not isinstance(dims, tuple) or len(dims) != 1:
+    dims, rank = node.attr.get("dim"), node.values[0].type.rank
+    if not node.attr.get("keepdim") or not isinstance(dims, tuple) or len(dims) != 1 or not rank:
         return None
-    return int(dims[0]) % node.values[0].type.rank
+    return int(dims[0]) % rank
 
 
 def _spelled(graph: Graph, softmax: Softmax) -> Spelled | Declined | None:
