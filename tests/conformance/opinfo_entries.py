@@ -89,8 +89,8 @@ def operators() -> dict[str, Any]:
 INEXACT = frozenset(
     (f"special.bessel_{name}", "float64") for name in ("j0", "j1", "y0", "y1")
 )  # fmt: skip
-"""Entries that nothing here can judge: in float64 eager is the reference, and these of its functions
-have eight digits. `tests/ops/test_series.py` holds them to quadrature."""
+"""Entries that nothing here can judge: in float64 eager is the reference, and these of its
+functions have eight digits. `tests/ops/test_series.py` holds them to quadrature."""
 
 
 def entries(dtypes: Sequence[str] = DTYPES, modes: Sequence[str] = MODES) -> Iterator[Entry]:
