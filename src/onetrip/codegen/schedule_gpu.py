@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from ..base.affine import coefficient
 from ..base.sym import Dim, Var
-from ..cost.mixed import Tiled, mixed_of
+from ..cost.mixed import AHEAD, Tiled, mixed_of
 from ..cost.tiles import HELD, LANES, SHORT, SQUARE, VECTOR, WALK, thread_elements, wider
 from ..ir.kernel import Facts, Kernel
 from ..ir.nest import Axis, AxisKind, Buffer, Nest
@@ -43,8 +43,6 @@ from .gpu_split import (
 from .scan_order import forward_scans
 from .scheduled import Scheduled
 
-AHEAD = 3
-"""Tiles in flight, that in work counted, of a row that is walked again by few programs."""
 ALONE = 2.0
 """Bandwidth of a multiprocessor among idle ones, against its share when all are busy."""
 
