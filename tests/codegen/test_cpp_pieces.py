@@ -12,6 +12,7 @@ from onetrip.base.sym import Var, add
 from onetrip.ir.expr import Apply, Cast, Const, Expr, Load, Position, Reduced, Reduction, apply
 from onetrip.ir.monoid import number
 from onetrip.ir.nest import Access, Axis, Nest, Store
+from onetrip.ir.verify import verify
 
 ROWS = 70
 
@@ -27,6 +28,15 @@ def joined(edge: int, width: int, op: str) -> Nest:
     shape = (ROWS * width,)
     buffers = (nests.read("x", f32, shape), nests.written("y", f32, shape))
     return Nest((Axis(i), Axis(j)), buffers, (Store("y", (at,), value),))
+
+
+def joined_twice() -> Nest:
+    """Two results of one concatenation, both read before either is written."""
+    nest = joined(32, 64, "lt")
+    store = nest.stores[0]
+    buffers = (*nest.buffers, nests.written("z", f32, nest.buffers[1].type.shape))
+    other = Store("z", store.index, apply("neg", store.value))
+    return Nest(nest.space, buffers, (store, other))
 
 
 def curved(width: int, twice: bool) -> Nest:
@@ -56,6 +66,12 @@ def test_nothing_is_chosen_in_a_piece(op: str) -> None:
         text = text_of(kernel)
         assert "where" not in text
         assert "iota" not in text
+
+
+def test_every_piece_has_names_of_its_own() -> None:
+    (kernel,) = check(case(joined_twice()))
+    verify(kernel)
+    assert "_from32" in text_of(kernel)
 
 
 def test_a_piece_begins_at_a_whole_vector() -> None:

@@ -17,7 +17,7 @@ from ..base.affine import coefficient
 from ..base.dtype import bool_
 from ..base.sym import Var, add, mul
 from ..ir.expr import Apply, Const, Expr, Load, Local, Position, Rewriter, walk
-from ..ir.kernel import Assign, Let, Loop, Stmt, statements
+from ..ir.kernel import Assign, Carry, Let, Loop, Scratch, Stmt, statements
 from ..ir.nest import Store
 from .cpp_index import MOST_LANES
 
@@ -55,8 +55,45 @@ def _parted(loop: Loop) -> list[Stmt]:
 
 def _piece(loop: Loop, start: int, stop: int) -> Loop:
     decide = Rewriter(node=lambda e: _decided(e, loop.axis, start))
-    body = [x for s in loop.body for x in _rewritten(s, decide)]
-    return replace(loop, body=_needed(body), start=start, stop=stop)
+    body = _needed([x for s in loop.body for x in _rewritten(s, decide)])
+    return replace(loop, body=_own_names(body, start), start=start, stop=stop)
+
+
+def _own_names(body: tuple[Stmt, ...], start: int) -> tuple[Stmt, ...]:
+    """The statements of one piece with names that no other piece has."""
+    made = [s.name for s in statements(body) if isinstance(s, Let | Carry | Scratch)]
+    if start == 0 or not made:
+        return body
+    new = {name: f"{name}_from{start}" for name in made}
+
+    def leaf(e: Expr) -> Expr | None:
+        return replace(e, name=new[e.name]) if isinstance(e, Local) and e.name in new else None
+
+    def node(e: Expr) -> Expr | None:
+        return replace(e, buffer=new[e.buffer]) if isinstance(e, Load) and e.buffer in new else None
+
+    values = Rewriter(leaf=leaf, node=node)
+    return tuple(_renamed(s, new, values) for s in body)
+
+
+def _renamed(s: Stmt, new: dict[str, str], values: Rewriter) -> Stmt:
+    match s:
+        case Loop():
+            return replace(s, body=tuple(_renamed(x, new, values) for x in s.body))
+        case Let():
+            return replace(s, name=new[s.name], value=values(s.value))
+        case Carry():
+            return replace(s, name=new[s.name], init=values(s.init))
+        case Assign():
+            names = tuple(new.get(n, n) for n in s.names)
+            return replace(s, names=names, values=tuple(map(values, s.values)))
+        case Scratch():
+            return replace(s, name=new[s.name])
+        case Store():
+            guard = None if s.guard is None else values(s.guard)
+            index = tuple(map(values.dim, s.index))
+            buffer = new.get(s.buffer, s.buffer)
+            return replace(s, buffer=buffer, index=index, value=values(s.value), guard=guard)
 
 
 def _needed(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
