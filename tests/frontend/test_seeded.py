@@ -88,8 +88,13 @@ def attention_with_dropout(x: Tensor) -> Tensor:
     return functional.scaled_dot_product_attention(q, q, q, dropout_p=0.25)
 
 
+def leaky(x: Tensor) -> Tensor:
+    return functional.rrelu(x, 0.1, 0.4, training=True)
+
+
 PROGRAMS = [
     both_dropouts,
+    leaky,
     in_place_dropout,
     channels,
     alpha,
@@ -126,6 +131,19 @@ def test_gradient_is_the_forward_mask(fn: Callable[[Tensor], Tensor]) -> None:
     assert torch.equal(y.detach(), x.grad)
     assert {t.dtype for t in saved(graphs[0])} == {torch.int64}
     assert all(t.dim() == 0 for t in saved(graphs[0]))
+
+
+def test_slopes_drawn_at_random_are_the_gradient_and_lie_where_they_should() -> None:
+    _, backend = collecting()
+    x = torch.cat([torch.tensor([0.0, -0.0, torch.inf, 2.0]), torch.linspace(-3, -1, 4092)])
+    x.requires_grad_()
+    y = torch.compile(leaky, backend=backend)(x)
+    (slopes,) = torch.autograd.grad(y.sum(), x)
+    assert torch.equal(y.detach(), x.detach() * slopes)
+    assert torch.equal(slopes[2:4], torch.ones(2))
+    drawn = slopes[torch.arange(4096) // 2 != 1]
+    assert 0.1 <= drawn.min() < 0.11 and 0.39 < drawn.max() <= 0.4
+    assert abs(drawn.mean() - 0.25) < 5 * 0.3 / 12**0.5 / 64
 
 
 def test_two_dropouts_draw_two_masks() -> None:

@@ -231,6 +231,23 @@ def _replace_mask(w: _Writer, mask: Node, x: Node, p: float, seed: Node) -> None
         mask.replace_all_uses_with(w.call(aten.ge.Scalar, numbers, p))
 
 
+def _rrelu(w: _Writer, node: Node) -> Node | None:
+    """``rrelu_with_noise``: x s and s, with s drawn where x <= 0 and 1 elsewhere."""
+    x, _, low, high, train = (*node.args, 0.125, 1 / 3, False)[:5]
+    if not train or not isinstance(x, Node):
+        return None
+    numbers = _uniform(w, x.meta["val"], x, torch.float32)
+    if numbers is None or not isinstance(low, (int, float)) or not isinstance(high, (int, float)):
+        return None
+    drawn = w.call(aten._to_copy.default, _scaled(w, numbers, high - low, low),
+                   dtype=x.meta["val"].dtype)  # fmt: skip
+    slopes = w.call(aten.where.ScalarOther, w.call(aten.le.Scalar, x, 0.0), drawn, 1.0)
+    parts = [w.call(aten.mul.Tensor, x, slopes), slopes]
+    for user in [u for u in node.users if u.target is operator.getitem]:
+        user.replace_all_uses_with(parts[int(user.args[1])])  # type: ignore[arg-type]
+    return parts[0]
+
+
 _SEEDED: dict[Any, _Rule] = {
     aten.rand.default: _rand,
     aten.rand_like.default: _rand,
@@ -239,6 +256,7 @@ _SEEDED: dict[Any, _Rule] = {
     aten.bernoulli.p: _bernoulli,
     aten.bernoulli.Tensor: _bernoulli,
     aten.native_dropout.default: _dropout,
+    aten.rrelu_with_noise_functional.default: _rrelu,
     aten.randn.default: _normal(None, None),
     aten.randn_like.default: _normal(None, None),
     aten.normal_functional.default: _normal(1, 2),
@@ -256,6 +274,8 @@ _WHOLE = frozenset({
     aten.randint.default, aten.randint.low, aten.randint_like.default, aten.randint_like.low_dtype,
 })  # fmt: skip
 """Calls that draw integers, whatever the dtype of their result; others draw floats alone."""
+_SEVERAL = frozenset({aten.native_dropout.default, aten.rrelu_with_noise_functional.default})
+"""Calls with several results, whose rules replace the uses of each."""
 
 
 def _replaceable(node: Node) -> bool:
@@ -284,7 +304,7 @@ def seed_random_calls(module: torch.fx.GraphModule) -> None:
         replacement = rule(_Writer(node, salts), node)
         if replacement is None:
             continue
-        if node.target is not aten.native_dropout.default:
+        if node.target not in _SEVERAL:
             node.replace_all_uses_with(replacement)
         _erase(node)
     _mark(graph)
