@@ -14,6 +14,9 @@ MOST_ROWS, WIDTH = 6000, 64
 GROWTH_MIB = 64
 """What allocators and caches of the process may still take after the first calls."""
 
+LONG = (pytest.mark.exhaustive, pytest.mark.timeout(3600))
+"""A minute or two where nothing else runs, twenty on a busy machine."""
+
 
 def resident_mib() -> float:
     """Memory of this process."""
@@ -22,7 +25,7 @@ def resident_mib() -> float:
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc")
-@pytest.mark.parametrize("calls", [600, pytest.param(10_000, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("calls", [600, pytest.param(10_000, marks=LONG)])
 def test_memory_is_flat_over_changing_shapes(calls: int) -> None:
     sizes = random.Random(5)
     layer = torch.nn.Linear(WIDTH, WIDTH)
