@@ -95,7 +95,7 @@ def test_unfinished_mark_is_found(line: str) -> None:
     assert matches(UNFINISHED, line)
 
 
-@pytest.mark.parametrize("line", ["see /home/ann/notes", 'open("/work/main/x")', "cd /root/.cache"])
+@pytest.mark.parametrize("line", ["see /home/ann/notes", 'open("/data/sets/x")', "cd /root/.cache"])
 def test_machine_path_is_found(line: str) -> None:
     assert matches(MACHINE_PATH, line)
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import embedding, nll_loss, pad
 
 import onetrip
+from onetrip.base.errors import OutOfRangeError
 
 CALLS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "embedding": lambda x, i: embedding(i, x),
@@ -70,6 +71,70 @@ def test_the_same_class_is_raised_and_nothing_is_written(name: str, wrong: int) 
         ours(x, torch.tensor([0, wrong]), seen)
     assert torch.equal(x, before)
     assert seen == 0
+
+
+NAMED: dict[str, tuple[str, str]] = {
+    "embedding": ("aten.embedding.default", "0 <= index < 5"),
+    "index_select": ("aten.index_select.default", "0 <= index < 5"),
+    "gather": ("aten.gather.default", "0 <= index < 5"),
+    "index": ("aten.index.Tensor", "-5 <= index < 5"),
+    "repeated": ("aten.index.Tensor", "-5 <= index < 5"),
+    "behind a guard": ("aten.index.Tensor", "-5 <= index < 5"),
+    "targets of equal logits": ("aten.nll_loss_forward.default", "0 <= index < 5"),
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("wrong", [5, -6])
+def test_the_call_the_index_and_the_size_are_named(name: str, wrong: int) -> None:
+    called, bounds = NAMED[name]
+    x, ours = torch.arange(15.0).reshape(5, 3), compiled(CALLS[name])
+    with pytest.raises(OutOfRangeError) as error:
+        ours(x, torch.tensor([0, wrong]))
+    first, *rest = str(error.value).splitlines()
+    assert first == f"index {wrong} is out of range for {called} in a dimension of size 5"
+    assert f"  expected: {bounds}" in rest
+    assert any(line.startswith(f"  where: {called} at test_index_faults.py:") for line in rest)
+
+
+def test_the_failed_one_of_two_equal_layers_is_named() -> None:
+    """They share one kernel, and each has an error of its own."""
+
+    class Layer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = torch.nn.Embedding(7, 16)
+
+        def forward(self, x: Tensor, i: Tensor) -> Tensor:
+            return torch.nn.functional.linear(x + self.table(i), torch.eye(16))
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = Layer(), Layer()
+
+        def forward(self, x: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            return self.second(self.first(x, i), j)
+
+    ours, x, right = compiled(Model()), torch.zeros(4, 16), torch.arange(4)
+    with torch.no_grad():
+        for name, given in (("first", (right + 4, right)), ("second", (right, right + 4))):
+            with pytest.raises(OutOfRangeError, match=r"index 7 .* of size 7") as error:
+                ours(x, *given)
+            assert f" at {name}.table " in str(error.value.where)
+
+
+def test_of_several_wrong_indices_the_first_is_named_on_any_number_of_threads() -> None:
+    x, i = torch.randn(1000, 64), torch.arange(5000) % 1000
+    i[[1234, 2600, 4999]] = torch.tensor([2001, 2002, 2003])
+    ours, before = compiled(lambda x, i: (x * 2)[i].relu()), torch.get_num_threads()
+    try:
+        for threads in (1, 2, 4):
+            torch.set_num_threads(threads)
+            with pytest.raises(OutOfRangeError, match="index 2001 "):
+                ours(x, i)
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("wrong", [1, -2])

@@ -41,6 +41,10 @@ class UsageError(OnetripError):
     """A wrong option, mode, name or argument."""
 
 
+class OutOfRangeError(OnetripError, IndexError, RuntimeError):
+    """An index outside of its dimension: eager raises either class, by operator."""
+
+
 class VerifyError(OnetripError):
     """An IR that breaks one of its own invariants: a fault of onetrip, never of the user."""
 

@@ -4,9 +4,10 @@
     Segment -> extern "C" int segment(void* const* slots, const int64_t* sizes, int threads)
 
 A segment calls its kernels one after the other, so a run of kernels between two library calls is
-one foreign call. The answer is 0, 1 (integer division by zero) or 2 (index out of range). Output
-may stand in the memory of an input that is read at the same elements only, so no pointer is
-declared `restrict`; nothing is lost by it, because every value is read once where it is needed.
+one foreign call. The answer is 0, 1 (integer division by zero) or 2 (index out of range); behind
+one that is not 0, `onetrip_failure` tells which launch it was and the index. Output may stand in
+the memory of an input that is read at the same elements only, so no pointer is declared `restrict`;
+nothing is lost by it, because every value is read once where it is needed.
 Must not know: how kernels are scheduled, how a unit is compiled.
 """
 
@@ -109,7 +110,8 @@ def kernel_text(kernel: Kernel) -> str:
     if threaded:
         lines += _region(inside, _work(kernel, sizes), faults)
     else:
-        lines += [*inside, "return fault.found;" if faults else "return 0;"]
+        answer = "return fault.first.code ? ot::failed(fault.first) : 0;" if faults else "return 0;"
+        lines += [*inside, answer]
     joined = "\n".join(f"  {line}" if line else line for line in lines)
     return f"(void* const* b, const int64_t* sz, int threads) {{\n{joined}\n}}"
 
@@ -121,16 +123,15 @@ def _pointer(p: Place, position: int) -> str:
 
 def _region(inside: list[str], work: str, faults: bool) -> list[str]:
     """The parallel region: pointers and invariants are each thread's own."""
-    clause = " reduction(max : error)" if faults else ""
     return [
-        *(["int error = 0;"] if faults else []),
+        *(["ot::findings found;"] if faults else []),
         f"const int team = ot::team(threads, {work});",
-        f"#pragma omp parallel num_threads(team) if (team > 1){clause}",
+        "#pragma omp parallel num_threads(team) if (team > 1)",
         "{",
         *(f"  {line}" if line else line for line in inside),
-        *(["  error = fault.found;"] if faults else []),
+        *(["  if (fault.first.code) found.add(fault.first);"] if faults else []),
         "}",
-        "return error;" if faults else "return 0;",
+        "return found.first.code ? ot::failed(found.first) : 0;" if faults else "return 0;",
     ]
 
 
@@ -158,14 +159,15 @@ def _no_work(kernel: Kernel, sizes: dict[Sym, str]) -> list[str]:
 def _segment_text(segment: Segment, alias: dict[str, str]) -> str:
     lines = [f'extern "C" __attribute__((visibility("default"))) int {segment.name}'
              "(void* const* slots, const int64_t* sizes, int threads) {"]  # fmt: skip
-    for kernel, slots, sizes in segment.launches:
+    for position, (kernel, slots, sizes) in enumerate(segment.launches):
         b = ", ".join(f"slots[{k}]" for k in slots) or "nullptr"
         sz = ", ".join(f"sizes[{k}]" for k in sizes) or "0"
         lines += [
             "  {",
             f"    void* const b[] = {{{b}}};",
             f"    const int64_t sz[] = {{{sz}}};",
-            f"    if (const int error = {alias[kernel]}(b, sz, threads)) return error;",
+            f"    const int error = {alias[kernel]}(b, sz, threads);",
+            f"    if (error) return ot::last_failure.launch = {position}, error;",
             "  }",
         ]
     return "\n".join([*lines, "  return 0;", "}\n"])

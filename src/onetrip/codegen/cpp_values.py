@@ -15,6 +15,7 @@ from ..base.errors import VerifyError
 from ..base.sym import Dim, Opaque, Poly, Quotient, Remainder, Size, Sym, Var, atoms
 from ..ir.expr import Apply, Cast, Const, Expr, Load, Local, Position, Rng, walk
 from ..ir.nest import Buffer
+from ..ops.gather import counts_from_end
 from .cpp_index import Walk, dim_text, terms, walk_of
 from .cpp_ops import (
     INFIX,
@@ -193,7 +194,9 @@ class Values:
         if e.dtype is not i64:
             value = f"ot::cast<int64_t>({value})"
         fault = self._fault_lanes(wide)
-        text = f"ot::inside({value}, {self.index(atom.extent)}, {fault})"
+        size = self.index(atom.extent)
+        least = f"-({size})" if counts_from_end(e) else "0"
+        text = f"ot::inside({value}, {least}, {size}, {fault})"
         kind = "const auto" if wide else "const int64_t"
         return self.scopes.bind(
             ("inside", atom), self._needs(e), lambda n: f"{kind} {n} = {text};", "i"

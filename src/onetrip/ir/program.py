@@ -45,10 +45,14 @@ class Alias:
 
 @dataclass(frozen=True)
 class Launch:
-    """Generated kernels; `arguments` are value names in the order of kernel.buffers."""
+    """Generated kernels; `arguments` are value names in the order of kernel.buffers.
+
+    `lookups` names the calls inside that read where an index says, for errors.
+    """
 
     kernel: Launched
     arguments: tuple[str, ...]
+    lookups: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy as np
 from ..base.dtype import i32, i64
 from ..base.errors import Unsupported
 from ..base.sym import Dim, add, is_nonnegative
-from ..ir.expr import Expr, both, cast, indirect, payloads
+from ..ir.expr import Apply, Const, Expr, both, cast, indirect, payloads
 from ..ir.graph import Node
 from ..ir.types import TensorType
 from . import arith as m
@@ -40,6 +40,16 @@ def _position(node: Node, number: int, at: Shape, size: Dim, wraps: bool) -> Dim
     if wraps:
         value = m.where(m.lt(value, 0), m.add(value, m.place(size)), value)
     return indirect(value, size)
+
+
+def counts_from_end(value: Expr) -> bool:
+    """Whether a run-time index is what `_position` makes of one that may count from the end."""
+    while isinstance(value, Apply) and value.op == "where" and isinstance(value.args[2], Const):
+        value = value.args[1]  # behind a guard
+    if not isinstance(value, Apply) or value.op != "where":
+        return False
+    test, index = value.args[0], value.args[2]
+    return isinstance(test, Apply) and test.op == "lt" and test.args[0] is index
 
 
 def _element(node: Node, at: Shape) -> Expr:

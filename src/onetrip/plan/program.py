@@ -22,6 +22,8 @@ from ..ir.kernel import Kernel, Packed
 from ..ir.nest import Buffer
 from ..ir.program import Alias, Alloc, Bind, Call, Free, Launch, Program, Step, Update
 from ..ops.opaque import in_place_variant, out_variant
+from ..ops.schema import Kind
+from ..ops.table import OPS
 from .in_place import kernels_write_in_place
 from .index import View
 from .memory import MemoryPlan, Range, plan_memory
@@ -104,11 +106,13 @@ def build_program(
     out.steps += [Bind(size, source, dim) for size, source, dim in graph.sizes]
     shared = {name: one.groups for one in plan.together for name in one.groups}
     waiting: list[Sequence[Launch]] = []
+    lookups = _lookups(graph)
     for k, group in enumerate(plan.groups):
         if group.call is not None:
             _library(out, group.call, memory, types)
         else:
-            waiting.append(_generated(out, group, kernels[group.name], memory, types))
+            found = tuple(lookups[n] for n in group.nodes if n in lookups)
+            waiting.append(_generated(out, group, kernels[group.name], memory, types, found))
         if group.name == shared.get(group.name, (group.name,))[-1]:
             out.steps += _side_by_side(waiting)
             waiting = []
@@ -162,6 +166,7 @@ def _generated(
     scheduled: Scheduled,
     memory: MemoryPlan,
     types: Mapping[str, Value],
+    lookups: tuple[str, ...],
 ) -> list[Launch]:
     """The launches of a group, whose memory is there."""
     launched = [(k, scheduled.arguments(k, group.name)) for k in scheduled.kernels]
@@ -174,7 +179,16 @@ def _generated(
     for b in scheduled.scratch:
         name = _scratch_name(group, b)
         out.steps.append(Alloc(Value(name, b.type), memory.offset(name)))
-    return [Launch(kernel, given) for kernel, given in launched]
+    return [Launch(kernel, given, lookups) for kernel, given in launched]
+
+
+def _lookups(graph: Graph) -> dict[str, str]:
+    """The calls of a graph that read where an index says, as errors name them."""
+    return {
+        n.name: f"{n.origin.call or n.op} at {n.origin}"
+        for n in graph.nodes
+        if n.op in OPS and OPS[n.op].kind is Kind.GATHER
+    }
 
 
 def _side_by_side(groups: Sequence[Sequence[Launch]]) -> Iterator[Launch]:
@@ -186,7 +200,10 @@ def _side_by_side(groups: Sequence[Sequence[Launch]]) -> Iterator[Launch]:
             yield launches[0]
         else:
             name = f"{kernels[0].name}_and_{len(kernels) - 1}_more"
-            yield Launch(Packed(name, kernels), tuple(a for x in launches for a in x.arguments))
+            given = tuple(a for x in launches for a in x.arguments)
+            yield Launch(
+                Packed(name, kernels), given, tuple(a for x in launches for a in x.lookups)
+            )
 
 
 # ------------------------------------------------------------------ memory

@@ -9,11 +9,14 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..base.errors import OutOfRangeError
+from ..ir.kernel import parts
 from .build_cpp import CppUnit, build
 from .cache import Cache
 from .calls import CALL, caller, caller_of_each
@@ -22,13 +25,36 @@ from .pages import advise_huge
 from .pool import empty_strided, maker_of
 
 
-class OutOfRangeError(IndexError, RuntimeError):
-    """An index outside of its dimension: eager raises either class, by operator."""
+@dataclass(frozen=True)
+class Failure:
+    """What a failed run of kernels told.
+
+    Attributes:
+        lookups: the calls of the failed kernel that read where an index says.
+        index: what was not in [least, size).
+    """
+
+    lookups: tuple[str, ...]
+    index: int
+    least: int
+    size: int
 
 
-FAULTS: dict[int, Callable[[], Exception]] = {
-    1: lambda: RuntimeError("ZeroDivisionError"),
-    2: lambda: OutOfRangeError("index out of range in self"),
+def _out_of_range(failure: Failure) -> Exception:
+    called = " or ".join(dict.fromkeys(x.partition(" at ")[0] for x in failure.lookups))
+    return OutOfRangeError(
+        f"index {failure.index} is out of range for {called or 'a lookup'} in a dimension of size "
+        f"{failure.size}",
+        expected=f"{failure.least} <= index < {failure.size}",
+        found=str(failure.index),
+        where="; ".join(failure.lookups),
+        next_step="look at the indices that this call is given",
+    )
+
+
+FAULTS: dict[int, Callable[[Failure], Exception]] = {
+    1: lambda _: RuntimeError("ZeroDivisionError"),
+    2: _out_of_range,
 }
 """What a kernel's error code means; the exception classes are eager's."""
 
@@ -59,7 +85,12 @@ class CpuBackend:
         units = [*self.emit(segments), CALL]
         *libraries, call = build(units, self.prelude, cache=self.cache)
         found = [_function(libraries, k) for k in range(len(segments))]
-        return [Native(caller(f, call), caller_of_each(f, call), _fault) for f in found]
+        return [
+            Native(
+                caller(f, call), caller_of_each(f, call), partial(_fault, library, _lookups(run))
+            )
+            for (f, library), run in zip(found, segments, strict=True)
+        ]
 
     @property
     def immediate(self) -> bool:
@@ -91,13 +122,22 @@ class CpuBackend:
         return maker_of(tuple(shape), tuple(strides), dtype)
 
 
-def _function(libraries: Sequence[ctypes.CDLL], k: int) -> Any:
+def _function(libraries: Sequence[ctypes.CDLL], k: int) -> tuple[Any, ctypes.CDLL]:
     for library in libraries:
         found = getattr(library, f"segment_{k}", None)
         if found is not None:
-            return found
+            return found, library
     raise AssertionError(f"no unit defines segment_{k}")
 
 
-def _fault(code: int) -> None:
-    raise FAULTS[code]()
+def _lookups(run: Sequence[BoundLaunch]) -> tuple[tuple[str, ...], ...]:
+    """Those of each kernel of a run."""
+    return tuple(launch.lookups for launch in run for _ in parts(launch.kernel))
+
+
+def _fault(library: ctypes.CDLL, lookups: Sequence[tuple[str, ...]], code: int) -> None:
+    """Raises what the calling thread's last call came to."""
+    told = (ctypes.c_int64 * 4)()
+    library.onetrip_failure(told)
+    launch, index, least, size = told
+    raise FAULTS[code](Failure(lookups[launch] if lookups else (), index, least, size))

@@ -45,11 +45,13 @@ class Frame:
 
 @dataclass(frozen=True)
 class BoundLaunch:
-    """A kernel with the slots of its buffers and the positions of its sizes."""
+    """A kernel with the slots of its buffers, the positions of its sizes and what calls of it read
+    where an index says."""
 
     kernel: Launched
     slots: tuple[int, ...]
     sizes: tuple[int, ...]
+    lookups: tuple[str, ...] = ()
 
 
 Action = Callable[[Frame], None]

@@ -116,7 +116,7 @@ class Lines:
             self._open = True
         slots = tuple(self.layout.slots[a] for a in step.arguments)
         sizes = tuple(map(self._sizes.index, step.kernel.sizes))
-        self._runs[-1][1].append(BoundLaunch(step.kernel, slots, sizes))
+        self._runs[-1][1].append(BoundLaunch(step.kernel, slots, sizes, step.lookups))
 
     def _launch(self) -> None:
         """Builds the runs of kernels and writes their calls."""

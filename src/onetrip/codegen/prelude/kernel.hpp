@@ -29,15 +29,57 @@ OT_INLINE faults& within(faults& f, vec<bool> lanes) {
   return f;
 }
 
-// An index that must lie in [0, size): elsewhere a fault is noted and 0 taken.
-OT_INLINE vec<int64_t> inside(vec<int64_t> i, int64_t size, faults& f) {
+// An index that must lie in [0, size): elsewhere a fault is noted and 0 taken. `least` is -size
+// where what is negative was counted from the end already.
+OT_INLINE vec<int64_t> inside(vec<int64_t> i, int64_t least, int64_t size, faults& f) {
   vec<bool> wrong = (i < vec<int64_t>(int64_t(0))) | (i >= vec<int64_t>(size));
-  f.note(wrong, faults::index_out_of_range);
+  f.note_index(wrong, i, least, size);
   return where(wrong, vec<int64_t>(int64_t(0)), i);
 }
-OT_INLINE int64_t inside(int64_t i, int64_t size, faults& f) {
-  return inside(vec<int64_t>(i), size, f)[0];
+OT_INLINE int64_t inside(int64_t i, int64_t least, int64_t size, faults& f) {
+  if (__builtin_expect(i >= 0 && i < size, 1)) return i;
+  return inside(vec<int64_t>(i), least, size, f)[0];
 }
+
+#ifdef _OPENMP
+extern "C" int omp_get_thread_num(void);
+OT_INLINE int thread() { return omp_get_thread_num(); }
+#else
+OT_INLINE int thread() { return 0; }
+#endif
+
+// What all threads of a kernel found: that of the lowest one, which has the lowest iterations.
+struct findings {
+  finding first;
+  int of = 0;
+  __attribute__((cold, noinline)) void add(finding found) {
+#pragma omp critical(onetrip_findings)
+    if (!first.code || thread() < of) {
+      first = found;
+      of = thread();
+    }
+  }
+};
+
+// The failed launch of the calling thread's last call that failed, to be asked for behind it.
+static thread_local struct { int64_t launch; finding found; } last_failure;
+
+__attribute__((cold, noinline)) static int failed(finding found) {
+  last_failure.found = found;
+  return found.code;
+}
+
+}  // namespace ot
+
+// (position of the launch in its run, index, least, size)
+extern "C" __attribute__((visibility("default"))) void onetrip_failure(int64_t* told) {
+  told[0] = ot::last_failure.launch;
+  told[1] = ot::last_failure.found.index;
+  told[2] = ot::last_failure.found.least;
+  told[3] = ot::last_failure.found.size;
+}
+
+namespace ot {
 
 // Memory of one thread that stays for the next call: fresh pages cost more than most kernels.
 // `tag` keeps the pieces of one kernel apart.

@@ -312,12 +312,38 @@ template <class R, class T, class F> OT_INLINE vec<R> map_lanes(vec<T> x, vec<T>
   return z;
 }
 
+// What a thread found wrong first; of an index, which one and the range [least, size) it is not in.
+struct finding {
+  int32_t code = 0;
+  int64_t index = 0, least = 0, size = 0;
+};
+
+// The value of the first lane of `m`, which has one. A call, so that no lane needs an address
+// where nothing is wrong.
+__attribute__((cold, noinline)) static int64_t first_of(vec<bool> m, vec<int64_t> x) {
+  int lane = 0;
+  while (!m[lane]) lane++;
+  return x[lane];
+}
+
 // What a kernel found wrong. `active` names the lanes that exist: the tail of a row has fewer.
 struct faults {
   enum code { none = 0, division_by_zero = 1, index_out_of_range = 2 };
   vec<bool> active = vec<bool>(true);
-  int32_t found = none;
-  OT_INLINE void note(vec<bool> wrong, code what) { if (any(wrong & active)) found = what; }
+  finding first;
+  OT_INLINE bool finds(vec<bool> wrong) { return __builtin_expect(any(wrong & active), 0); }
+  OT_INLINE void note(vec<bool> wrong, code what) {
+    if (finds(wrong) && !first.code) first.code = what;
+  }
+  // `least` is 0, or -size where negative indices count from the end: `i` is what they came to.
+  OT_INLINE void note_index(vec<bool> wrong, vec<int64_t> i, int64_t least, int64_t size) {
+    if (!finds(wrong) || first.code) return;
+    int64_t found = first_of(wrong & active, i);
+    first.code = index_out_of_range;
+    first.index = found < 0 ? found + least : found;
+    first.least = least;
+    first.size = size;
+  }
 };
 
 }  // namespace ot

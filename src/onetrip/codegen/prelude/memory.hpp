@@ -407,7 +407,7 @@ OT_INLINE vec<int64_t> checked_index(vec<int64_t> i, int64_t size, faults& f) {
   vec<int64_t> n(size), zero((int64_t)0);
   vec<int64_t> j = where(i < zero, i + n, i);
   vec<bool> wrong = (j < zero) | (j >= n);
-  f.note(wrong, faults::index_out_of_range);
+  f.note_index(wrong, j, -size, size);
   return where(wrong, zero, j);
 }
 
