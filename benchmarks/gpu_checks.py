@@ -3,6 +3,7 @@
     python benchmarks/gpu_checks.py [--out FOLDER]
 
 - chains of bf16 operators have eager's bits in every element (fp fusion off, casts as IR nodes)
+- functions of one bf16 that have a short spelling have eager's bits for every argument
 - the graph planned without a GPU is the graph compiled on it
 - BERT and ResNet lie within 2x eager's own distance from float64, plus 4 ulp
 """
@@ -60,6 +61,17 @@ def equal_bits(fn: Callable[..., Tensor]) -> dict[str, Any]:
     ours = torch.compile(fn, backend="onetrip", options={"strict": True})(x, s, b)
     eager = fn(x, s, b)
     same = (ours == eager) | (ours.isnan() & eager.isnan())
+    return {"elements": x.numel(), "differ": int((~same).sum())}
+
+
+def every_bf16(fn: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+    """How many of all bf16 arguments give other bits than eager."""
+    x = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32, device=CUDA).short()
+    x = x.view(torch.bfloat16)
+    torch._dynamo.reset()
+    ours = torch.compile(fn, backend="onetrip", options={"strict": True})(x)
+    eager = fn(x)
+    same = (ours.view(torch.int16) == eager.view(torch.int16)) | (ours.isnan() & eager.isnan())
     return {"elements": x.numel(), "differ": int((~same).sum())}
 
 
@@ -136,6 +148,8 @@ def main() -> int:
     results: dict[str, Any] = {
         name: attempt(partial(equal_bits, fn)) for name, fn in chains.items()
     }
+    for each in (torch.sigmoid, torch.tanh, torch.nn.functional.silu):
+        results[f"{each.__name__} of every bf16"] = attempt(partial(every_bf16, each))
     for name, (model, inputs) in models().items():
         results[name] = attempt(partial(check_model, model, inputs))
     failed = [

@@ -47,6 +47,7 @@ from ..ir.expr import (
 )  # fmt: skip
 from ..ir.monoid import MONOIDS
 from ..ir.nest import Buffer
+from ..passes.narrow import narrow
 from . import triton_ops as ops
 from .triton_scopes import Scopes
 
@@ -189,6 +190,10 @@ class Values:
         if isinstance(e, Apply):
             return self._apply(e, level)
         if isinstance(e, Cast):
+            function = narrow(e)
+            if function is not None and self.uses.get(e.arg, 0) == 1:
+                name, x = function
+                return f"ot_bf16(ot_narrow_{name}({strip(self.value(x, level))}))"
             return ops.cast(_atom(self.value(e.arg, level)), e.arg.dtype, e.dtype)
         if isinstance(e, Rng):
             return f"ot_unit({self._words(e, level)})"

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from ..base.sym import Dim, Var
 from ..ir.expr import Apply, Cast, Const, Expr, Load, Position, Rng, children
 from ..ir.nest import Nest
+from ..passes.narrow import merged
 from .sizes import NO_HINTS, Hints, number
 from .traffic import combinations, points
 
@@ -61,6 +62,11 @@ CPU: dict[str, tuple[float, float]] = {
     "gcd": (500, 0), "nextafter": (8, 0), "chebyshev": (300, 0), "hermite_h": (400, 0),
     "hermite_he": (300, 0), "laguerre": (900, 0), "legendre": (900, 0), "zeta": (12000, 0),
 }  # fmt: skip
+# Functions of bf16 numbers that the Triton prelude spells for their own (passes/narrow.py).
+MERGED: dict[str, tuple[float, float]] = {
+    "sigmoid": (5, 2), "tanh": (13, 2), "silu": (6, 2), "gelu": (13, 2), "gelu_tanh": (9, 2),
+    "": (0, 0),
+}  # fmt: skip
 PRICES: dict[str, Mapping[str, tuple[float, float]]] = {"cuda": GPU, "cpu": CPU}
 ONE = (1.0, 0.0)
 NARROW = {"cuda": (3.0, 0.0), "cpu": (20.0, 0.0)}
@@ -80,8 +86,10 @@ def issued(computed: Iterable[Computed], device: str, hints: Hints = NO_HINTS) -
         device: `cuda` or `cpu`.
     """
     found = [0.0, 0.0, 0.0]
-    for e, over, share in computed:
-        plain, special = _price(e, device)
+    listed = tuple(computed)
+    names = merged([e for e, _, _ in listed]) if device == "cuda" else {}
+    for e, over, share in listed:
+        plain, special = MERGED[names[e]] if e in names else _price(e, device)
         if plain:
             count = number(over, hints) * share
             found[2 if _is_double(e) else 0] += plain * count
