@@ -80,3 +80,17 @@ def test_sums_of_a_constant_over_different_axes_keep_their_counts() -> None:
 
     x = torch.randn(10, 7, 5)
     assert torch.equal(compiled(sums)(x), sums(x))
+
+
+@pytest.mark.parametrize("whole", [torch.int64, torch.int32, torch.int16, torch.uint8])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_what_was_an_integer_is_no_negative_zero(dtype: torch.dtype, whole: torch.dtype) -> None:
+    """Compilers make one rounding of a conversion there and back, which keeps -0.0 and NaN."""
+    x = torch.tensor([-0.3, 0.4, -7.9, torch.inf, torch.nan, -1e30, -0.0] * 6, dtype=dtype)
+
+    def there_and_back(x: Tensor) -> Tensor:
+        return x.to(whole).to(torch.float32)
+
+    found, eager = compiled(there_and_back)(x), there_and_back(x)
+    assert torch.equal(found, eager)
+    assert torch.equal(found.signbit(), eager.signbit())

@@ -5,6 +5,19 @@ namespace ot {
 
 // ---- casts -----------------------------------------------------------------------------------
 
+// The same lanes, of which the compiler no longer knows where they came from. GCC makes trunc(x) of
+// float(int64_t(x)), which keeps the sign of zero, NaN and what does not fit.
+template <class T> OT_INLINE vec<T> hidden(vec<T> x) {
+#if OT_AVX512
+  for (int i = 0; i < vec<T>::N; i++) asm("" : "+v"(x.r[i]));
+#elif defined(__x86_64__)
+  for (int i = 0; i < vec<T>::N; i++) asm("" : "+x"(x.r[i]));
+#elif defined(__aarch64__)
+  for (int i = 0; i < vec<T>::N; i++) asm("" : "+w"(x.r[i]));
+#endif
+  return x;
+}
+
 // The value as To. Floats truncate towards zero; what does not fit follows the machine's own
 // conversion to 32 or 64 bits (the most negative integer on x86), and narrower integers keep the
 // low bits. To bool: nonzero, NaN included.
@@ -24,6 +37,8 @@ template <class To, class From> OT_INLINE vec<To> cast(vec<From> x) {
     } else {
       return convert<To>(convert<int64_t>(x));
     }
+  } else if constexpr (is_float<To>::value && !is_float<From>::value) {
+    return convert<To>(hidden(x));
   } else {
     return convert<To>(x);
   }
