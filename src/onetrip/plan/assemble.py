@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from ..base.text import identifier
 from ..cost.roofline import is_anchor
-from ..passes.close import Unfusable
 from .constraints import Refusal
 from .decision import Evidence, decide
 from .evaluate import Evaluator, Priced
@@ -129,16 +128,16 @@ def group_of(pool: Pool, evaluator: Evaluator, part: Part, number: int) -> Group
     assert isinstance(priced, Priced), f"a group of the plan has no nest: {priced}"
     node = index.atoms[part.atoms[0]].node
     library = not index.atoms[part.atoms[0]].generated
-    nest = None if library else evaluator.nest(part.atoms, stored)
-    assert not isinstance(nest, Unfusable)
+    form, values = (None, ()) if library else evaluator.form(part.atoms, stored)
     needs = priced.need
     return Group(
         f"g{number}_{_words(index, part.atoms)}",
         priced.kind,
         (node.name,) if library else index.members(part.atoms),
         node if library else None,
-        nest,
-        stored if nest is not None else tuple(v.name for v in node.outputs),
+        form,
+        values,
+        stored if form is not None else tuple(v.name for v in node.outputs),
         None if needs is None else needs.registers,
         None if needs is None else needs.spill_bytes,
         None if needs is None else needs.shared_bytes,

@@ -61,8 +61,11 @@ class Draft:
     """
 
     def __init__(self, problem: Problem, graph: Graph) -> None:
-        self.index = indexed(graph, problem.lower(graph))
-        self.evaluator = Evaluator(self.index, problem.target, problem.hints, problem.resources)
+        structures = indexed(graph, problem.lower(graph))
+        self.index = structures.index
+        self.evaluator = Evaluator(
+            self.index, problem.target, problem.hints, problem.resources, structures=structures
+        )
         self.hints = problem.hints
         self.pool = DraftPool(self.index)
         self.legality = Legality(self.pool, self.evaluator, NO_CONSTRAINTS)

@@ -39,6 +39,7 @@ class Evaluator:
 
     Args:
         launch_us: of a generated kernel; None: the target's `replay_us`.
+        structures: of the same graph, where they are known.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Evaluator:
         hints: Hints,
         resources: Resources | None = None,
         launch_us: float | None = None,
+        structures: Structures | None = None,
     ) -> None:
         self.index = index
         self.target = target
@@ -56,7 +58,7 @@ class Evaluator:
         self._resources = resources
         self.launch_us = target.replay_us if launch_us is None else launch_us
         self._closing = Closing(index.nests)
-        self.structures = Structures(index)
+        self.structures = structures or Structures(index)
         self._prices: Once[Priced | Unfusable] = Once(_price_renamed)
         self._nests: Once[Nest | Unfusable] = Once(_nest_renamed)
         self._calls: dict[int, Priced] = {}
@@ -78,12 +80,12 @@ class Evaluator:
         first = self.index.atoms[atoms[0]]
         if not first.generated:
             return self.library(first)
-        key, names = self.structures.loose(self.index.members(atoms), frozenset(stored))
+        key, names = self.structures.group(atoms, frozenset(stored))
         return self._prices.get(key, names, lambda: self._priced(atoms, stored))
 
     def has_nest(self, atoms: tuple[int, ...], stored: Names) -> bool:
         """Whether generated atoms can be one nest."""
-        key, names = self.structures.loose(self.index.members(atoms), frozenset(stored))
+        key, names = self.structures.group(atoms, frozenset(stored))
         _, found = self._prices.known(key, names, lambda: self._priced(atoms, stored))
         return not isinstance(found, Unfusable)
 
@@ -93,8 +95,16 @@ class Evaluator:
 
     def nest(self, atoms: tuple[int, ...], stored: Names) -> Nest | Unfusable:
         """The nest of a group."""
-        key, names = self.structures.of(self.index.members(atoms), frozenset(stored))
+        key, names = self.structures.exact(atoms, frozenset(stored))
         return self._nests.get(key, names, lambda: self._fuse(atoms, stored))
+
+    def form(self, atoms: tuple[int, ...], stored: Names) -> tuple[Nest, Names]:
+        """The nest of the first group that differs in names only, and what its buffers are here."""
+        key, names = self.structures.exact(atoms, frozenset(stored))
+        first, nest = self._nests.known(key, names, lambda: self._fuse(atoms, stored))
+        assert not isinstance(nest, Unfusable), f"a group of the plan has no nest: {nest}"
+        here = dict(zip(first, names, strict=True))
+        return nest, tuple(here[b.name] for b in nest.buffers)
 
     def _fuse(self, atoms: tuple[int, ...], stored: Names) -> Nest | Unfusable:
         self.fused += 1

@@ -337,7 +337,7 @@ def _improved(prices: Prices, best: Sequence[Column]) -> Sequence[Column]:
 def region_form(region: Region, evaluator: Evaluator) -> Hashable:
     """Equal for regions that have the same answer where no two atoms must be apart."""
     index = evaluator.index
-    rows, _ = evaluator.structures.loose(index.members(region.atoms), frozenset())
+    rows, _ = evaluator.structures.group(region.atoms, frozenset())
     place = {k: i for i, k in enumerate(region.atoms)}
     units = tuple(tuple(place[k] for k in u.atoms) for u in region.units)
     wanted = tuple(

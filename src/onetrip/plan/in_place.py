@@ -121,8 +121,9 @@ def _library(index: Index, group: Group, mine: dict[str, str]) -> dict[str, str]
 
 def _generated(group: Group, mine: dict[str, str]) -> dict[str, str]:
     """The values whose nest reads the input at the stored element only."""
-    nest = group.nest
-    assert nest is not None
+    nest = group.nest if mine else None
+    if nest is None:
+        return {}
     stores = {s.buffer: s for s in nest.stores}
     return {v: t for v, t in mine.items() if _same_element(nest, stores[v], t)}
 

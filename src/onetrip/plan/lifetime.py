@@ -63,8 +63,8 @@ def reads_of(index: Index, group: Group) -> tuple[str, ...]:
     """Base values that a group reads from memory."""
     if group.call is not None:
         return tuple(dict.fromkeys(index.base(v.name) for v in group.call.values))
-    assert group.nest is not None
-    return tuple(dict.fromkeys(index.base(e.buffer) for e in group.nest.loads))
+    assert group.form is not None
+    return tuple(dict.fromkeys(index.base(group.here[e.buffer]) for e in group.form.loads))
 
 
 def last_uses(index: Index, groups: Sequence[Group]) -> dict[str, int]:
@@ -98,16 +98,16 @@ def _reused(index: Index, group: Group, known: dict[str, Range], step: int) -> s
 
 def takes_over(index: Index, group: Group) -> tuple[str, ...]:
     """Values of the graph whose memory the one result of a group may take, if they die there."""
-    nest = group.nest
-    if nest is None or nest.reductions or nest.scans or len(nest.stores) != 1:
+    form, here = group.form, group.here
+    if form is None or len(form.stores) != 1 or form.reductions or form.scans:
         return ()
-    (store,) = nest.stores
-    names = dict.fromkeys(load.buffer for load in nest.loads if load.buffer in index.maker)
-    return tuple(n for n in names if _same_element(index, nest, store, n))
+    (store,) = form.stores
+    names = dict.fromkeys(e.buffer for e in form.loads if here[e.buffer] in index.maker)
+    return tuple(here[n] for n in names if _same_element(form, store, n))
 
 
-def _same_element(index: Index, nest: Nest, store: Store, name: str) -> bool:
-    old, new = index.values[name].type, index.values[store.buffer].type
+def _same_element(nest: Nest, store: Store, name: str) -> bool:
+    old, new = nest.buffer(name).type, nest.buffer(store.buffer).type
     if old.dtype is not new.dtype or old.shape != new.shape or old.strides != new.strides:
         return False
     if store.combine is not Combine.SET or store.axes or store.guard is not None:

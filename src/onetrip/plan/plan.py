@@ -13,6 +13,7 @@ from typing import Literal
 from ..cost.roofline import BoundBy, Cost
 from ..ir.graph import Graph, Node
 from ..ir.nest import Nest
+from ..passes.anonymize import renamed
 from .constraints import Refusal
 from .decision import Class, Decision, Evidence, IfFused
 from .index import View
@@ -32,7 +33,9 @@ class Group:
             `opaque`, ... or `extern` for a library call.
         nodes: the nodes computed here, views that are read through included, in graph order.
         call: the library call; None for a generated kernel.
-        nest: what a generated kernel computes; None for a library call.
+        form: what a generated kernel computes; None for a library call. Groups that differ in names
+            only have one, under the names of one of them.
+        values: what the buffers of `form` are here, in their order.
         stored: the values that it writes to memory.
         reads, writes: (value, bytes) in device memory.
         registers, spill_bytes: of a thread; shared_bytes: of a block; None for a library call.
@@ -44,7 +47,8 @@ class Group:
     kind: str
     nodes: tuple[str, ...]
     call: Node | None
-    nest: Nest | None
+    form: Nest | None
+    values: tuple[str, ...]
     stored: tuple[str, ...]
     registers: int | None
     spill_bytes: int | None
@@ -53,6 +57,17 @@ class Group:
     source: str
     anchor: bool
     cost: Cost
+
+    @cached_property
+    def nest(self) -> Nest | None:
+        """`form` under the names of this group."""
+        return None if self.form is None else renamed(self.form, self.here)
+
+    @cached_property
+    def here(self) -> dict[str, str]:
+        """The values that the buffers of `form` are."""
+        buffers = () if self.form is None else self.form.buffers
+        return {b.name: value for b, value in zip(buffers, self.values, strict=True)}
 
     @property
     def generated(self) -> bool:

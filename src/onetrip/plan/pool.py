@@ -195,18 +195,28 @@ class Pool:
         )
         return tuple(names)
 
-    def readers_of(self, part: Part) -> tuple[Part, ...]:
-        """Groups that read what this group stores, in order."""
-        found = {
-            home
-            for k in part.atoms
-            if self.owner[k] == part.key
-            for v in self.index.atoms[k].node.outputs
-            for r in self.index.readers.get(v.name, ())
-            for home in self.homes[r]
-            if home != part.key and not self.parts[home].holds(k)
-        }
+    def readers_of(self, part: Part, most: int | None = None) -> tuple[Part, ...]:
+        """Groups that read what this group stores, in order.
+
+        Args:
+            most: a number of groups above which it does not matter how many there are, nor which.
+        """
+        found: set[int] = set()
+        for home in self._readers(part):
+            found.add(home)
+            if most is not None and len(found) > most:
+                break
         return tuple(sorted((self.parts[h] for h in found), key=lambda p: (p.atoms, p.key)))
+
+    def _readers(self, part: Part) -> Iterator[int]:
+        for k in part.atoms:
+            if self.owner[k] != part.key:
+                continue
+            for v in self.index.atoms[k].node.outputs:
+                for r in self.index.readers.get(v.name, ()):
+                    for home in self.homes[r]:
+                        if home != part.key and not self.parts[home].holds(k):
+                            yield home
 
     def sources_of(self, part: Part) -> tuple[Part, ...]:
         """Groups that store what this group reads, in order."""

@@ -214,7 +214,7 @@ def _worth_again(
 
 
 def _is_read_by_few(pool: Pool, part: Part) -> bool:
-    readers = pool.readers_of(part)
+    readers = pool.readers_of(part, most=MOST_REACHED)
     return len(readers) <= MOST_REACHED and all(map(pool.is_generated, readers))
 
 

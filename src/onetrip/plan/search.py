@@ -31,13 +31,13 @@ from .enumerate import Column
 from .evaluate import Evaluator
 from .exact import MOST_AGAIN, MOST_POOLED, Answer, Prices, apart, best_groups, region_form
 from .greedy import Judge, State, by_bytes, by_time, eager, grow, largest
-from .index import Index, index_graph
+from .index import Atom, Index, index_graph
 from .legality import Legality
 from .peak import NO_DIVIDES, Divide, Divided, divides, eager_peak, highest, parting, spans_of
 from .plan import GraphPlan
 from .pool import Part, Pool
 from .regions import Region, find_regions
-from .structure import Names, Once, Structures
+from .structure import Once, Structures
 from .totals import Bound
 
 Search = Literal["eager", "max", "best", "greedy-bytes", "greedy-time"]
@@ -67,10 +67,10 @@ def plan_graph(
         resources: the real assembler, where there is one.
         hints: expected values of symbolic sizes.
     """
-    index = indexed(graph, nests)
+    structures = indexed(graph, nests)
     launch_us = target.launch_us if search == "eager" else None
-    evaluator = Evaluator(index, target, hints, resources, launch_us)
-    task = _Task(index, evaluator, constraints)
+    evaluator = Evaluator(structures.index, target, hints, resources, launch_us, structures)
+    task = _Task(structures.index, evaluator, constraints)
     found = _within_memory(task, search)
     if search == "best" and found.divided:
         # What is kept apart depends on the groups: a greedy search may have divided less.
@@ -331,33 +331,32 @@ def _groups(region: Region, columns: Sequence[Column]) -> list[Group]:
     ]
 
 
-def indexed(graph: Graph, nests: Mapping[str, Nest]) -> Index:
+def indexed(graph: Graph, nests: Mapping[str, Nest]) -> Structures:
     """The atoms of the graph; an alias that its reader cannot take in becomes a copy."""
     copies: frozenset[str] = frozenset()
     while True:
-        index = index_graph(graph, nests, copies)
-        stuck = _stuck(index)
+        structures = Structures(index_graph(graph, nests, copies))
+        stuck = _stuck(structures)
         if not stuck:
-            return index
+            return structures
         copies |= stuck
 
 
-def _stuck(index: Index) -> set[str]:
+def _stuck(structures: Structures) -> set[str]:
     """The last alias before each atom that cannot take in the aliases which it reads through."""
-    structures = Structures(index)
+    index = structures.index
     known: Once[bool] = Once(lambda is_stuck, _: is_stuck)
     found: set[str] = set()
     for atom in index.atoms:
         if atom.generated and atom.chain:
-            members = (*atom.chain, atom.name)
-            wanted = frozenset((atom.name,))
-            key, names = structures.loose(members, wanted)
-            if known.get(key, names, partial(_has_no_nest, index, members, wanted)):
+            key, names = structures.group((atom.number,), frozenset((atom.name,)))
+            if known.get(key, names, partial(_has_no_nest, index, atom)):
                 found.add(atom.chain[-1])
     return found
 
 
-def _has_no_nest(index: Index, members: Names, stored: frozenset[str]) -> bool:
+def _has_no_nest(index: Index, atom: Atom) -> bool:
+    members, stored = (*atom.chain, atom.name), frozenset((atom.name,))
     return isinstance(fuse(members, index.nests, stored, bounded=False), Unfusable)
 
 

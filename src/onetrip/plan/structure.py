@@ -12,7 +12,7 @@ prices, targets or which groups are being tried.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import sub
 from typing import Any, Generic, TypeVar
@@ -24,6 +24,7 @@ from .windows import Window, windows_of
 
 Names = tuple[str, ...]
 _Row = tuple[int, tuple[tuple[str, int], ...]]
+_AtomRow = tuple[int, Names, str, Names]
 Found = TypeVar("Found")
 
 
@@ -35,8 +36,53 @@ class Structures:
         self._rows: dict[str, _Row] = {}
         self._kinds: dict[Hashable, int] = {}
         self._types: dict[str, int] = {}
-        self._index = index
-        self._windows = windows_of(index)
+        self._atoms: dict[int, _AtomRow] = {}
+        self._groups: dict[tuple[int, ...], tuple[int, tuple[int, ...]]] = {}
+        self.index = index
+        self._windows = windows_of(index, self._form)
+
+    def _form(self, name: str) -> Hashable:
+        """Equal for nodes that differ in names only."""
+        kind, reads = self._rows.get(name) or self._row(name)
+        return kind, tuple(type_kind for _, type_kind in reads)
+
+    def exact(self, atoms: Sequence[int], stored: frozenset[str]) -> tuple[tuple[int, ...], Names]:
+        """As `of` for the group of some atoms: a number for what each is, numbers for its operands.
+
+        Returns: the key; and names in its order, a view once for each atom that reads through it.
+        """
+        number: dict[str, int] = {}
+        key: list[int] = []
+        views: list[str] = []
+        for k in atoms:
+            kind, chain, name, reads = self._atoms.get(k) or self._atom(k)
+            key.append(kind)
+            for value in reads:
+                key.append(number.setdefault(value, len(number)))
+            number.setdefault(name, len(number))
+            key.append(name in stored)
+            views += chain
+        return tuple(key), (*views, *number)
+
+    def group(self, atoms: Sequence[int], stored: frozenset[str]) -> tuple[int, Names]:
+        """As `loose` for the group of some atoms; what is exactly known is not looked at again."""
+        exact, names = self.exact(atoms, stored)
+        found = self._groups.get(exact)
+        if found is None:
+            key, kept = self.loose(self.index.members(atoms), stored)
+            place = {name: k for k, name in enumerate(names)}
+            found = (self._kind(("group", key)), tuple(place[name] for name in kept))
+            self._groups[exact] = found
+        return found[0], tuple(names[k] for k in found[1])
+
+    def _atom(self, number: int) -> _AtomRow:
+        """What an atom is with the views that it reads through, these, its name, what it reads."""
+        atom = self.index.atoms[number]
+        members = (*atom.chain, atom.name)
+        key, names = self.of(members, frozenset())
+        row = (self._kind(("atom", key)), atom.chain, atom.name, names[len(members) :])
+        self._atoms[number] = row
+        return row
 
     def of(self, members: Names, stored: frozenset[str]) -> tuple[tuple[Any, ...], Names]:
         """A key equal for groups that differ in names only, and the names in its order."""
@@ -81,7 +127,7 @@ class Structures:
                 if w is not None:
                     begun = tuple(map(sub, w.starts, least[w.base]))
                     known = external.setdefault(w.base, len(external))
-                    type_kind = self._type(self._index.values[w.base])
+                    type_kind = self._type(self.index.values[w.base])
                     wires.append((known, type_kind, self._kind(w.steps), begun))
                 elif value in local:
                     wires.append(local[value])

@@ -86,7 +86,7 @@ def together(
 def _member(
     index: Index, group: Group, memory: Mapping[str, str], target: Target
 ) -> _Member | None:
-    nest = group.nest
+    nest = group.form
     if nest is None or not _fixed(nest):
         return None
     launch = group.cost.launch_us

@@ -10,7 +10,7 @@ there are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from ..base.sym import Dim, Sym, Var, atoms, monomials, substitute
@@ -32,61 +32,64 @@ class Window:
     starts: tuple[int, ...]
 
 
-_Map = tuple[tuple[Dim, ...], tuple[Dim, ...]]
-"""Positions in a result, and those in the operand that they are read from."""
+Positions = tuple[Dim, ...]
+"""Where the elements of a view are read from, in axes `i0, i1, ...` of the view."""
 
 
-def windows_of(index: Index) -> dict[str, Window]:
-    """The views of values of which some view begins later than the value, by name."""
-    maps = {name: _map(name, index) for name in index.views}
-    moved = {index.base(n) for n, m in maps.items() if m is not None and any(map(_start, m[1]))}
-    known: dict[str, tuple[Dim, ...]] = {}
+def windows_of(index: Index, form: Callable[[str], Hashable]) -> dict[str, Window]:
+    """The views of values of which some view begins later than the value, by name.
+
+    Args:
+        form: of a node by name; equal for nodes that differ in names only, which are read once.
+    """
+    forms = {name: form(name) for name in index.views}
+    first = {f: name for name, f in reversed(forms.items())}
+    maps = {f: _map(name, index) for f, name in first.items()}
+    moves = {f for f, m in maps.items() if m is not None and any(map(_start, m))}
+    moved = {index.base(name) for name, f in forms.items() if f in moves}
+    composed: dict[tuple[Hashable, Positions | None], Positions] = {}
+    known: dict[str, Positions] = {}
     for name in index.views:
-        if index.base(name) in moved:
-            composed = _composed(name, maps, known, index)
-            if composed is None:
-                moved.discard(index.base(name))
+        base = index.base(name)
+        if base in moved:
+            source = index.graph.producers[name].values[0]
+            below = known.get(source.name)
+            here = None if source.name in index.views and below is None else maps[forms[name]]
+            key = (forms[name], below)
+            if here is not None and key not in composed:
+                composed[key] = here if below is None else _through(here, below, source.type.shape)
+            if here is None:
+                moved.discard(base)
             else:
-                known[name] = composed
+                known[name] = composed[key]
+    parts = {p: (tuple(d - _start(d) for d in p), tuple(map(_start, p))) for p in known.values()}
     return {
-        name: Window(
-            index.base(name),
-            tuple(d - _start(d) for d in positions),
-            tuple(map(_start, positions)),
-        )
+        name: Window(index.base(name), *parts[positions])
         for name, positions in known.items()
         if index.base(name) in moved
     }
 
 
-def _map(name: str, index: Index) -> _Map | None:
-    """The index map of one movement, if it is one."""
+def _map(name: str, index: Index) -> Positions | None:
+    """Where one movement reads its elements in its operand; None where it is more than that."""
     (store,) = index.nests[name].stores
-    return (store.index, store.value.index) if isinstance(store.value, Load) else None
-
-
-def _composed(
-    name: str, maps: Mapping[str, _Map | None], known: Mapping[str, tuple[Dim, ...]], index: Index
-) -> tuple[Dim, ...] | None:
-    """Positions in the base of a view's elements, in axes `i0, i1, ...` of the view."""
-    here = maps[name]
-    if here is None:
+    if not isinstance(store.value, Load):
         return None
-    own, read = here
     axes: dict[Sym, Dim] = {
-        a: Var(f"i{k}", a.extent) for k, d in enumerate(own) for a in atoms(d) if isinstance(a, Var)
+        a: Var(f"i{k}", a.extent)
+        for k, d in enumerate(store.index)
+        for a in atoms(d)
+        if isinstance(a, Var)
     }
-    positions = tuple(substitute(d, axes) for d in read)
-    (source,) = (v.name for v in index.graph.producers[name].values)
-    if source not in index.views:
-        return positions
+    return tuple(substitute(d, axes) for d in store.value.index)
+
+
+def _through(here: Positions, below: Positions, shape: tuple[Dim, ...]) -> Positions:
+    """Positions in the operand of a view of which a view reads; `shape` is that of the former."""
     outer: dict[Sym, Dim] = {
-        a: positions[k]
-        for k, size in enumerate(index.values[source].type.shape)
-        for a in (Var(f"i{k}", size),)
+        a: here[k] for k, size in enumerate(shape) for a in (Var(f"i{k}", size),)
     }
-    below = known.get(source)
-    return None if below is None else tuple(substitute(d, outer) for d in below)
+    return tuple(substitute(d, outer) for d in below)
 
 
 def _start(position: Dim) -> int:
