@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 HALVES = (torch.bfloat16, torch.float16)
 
 
-def compiled(fn: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def compiled(fn: Callable[..., Any]) -> Callable[..., Any]:
     torch._dynamo.reset()
     return torch.compile(fn, backend="onetrip", dynamic=False, options={"strict": True})
 
@@ -94,3 +95,20 @@ def test_what_was_an_integer_is_no_negative_zero(dtype: torch.dtype, whole: torc
     found, eager = compiled(there_and_back)(x), there_and_back(x)
     assert torch.equal(found, eager)
     assert torch.equal(found.signbit(), eager.signbit())
+
+
+def test_a_repetition_and_a_concatenation_of_one_tensor_keep_their_axes() -> None:
+    """Both have 16 elements and read a, one of them a twice."""
+
+    def both(a: Tensor, b: Tensor) -> Tensor:
+        repeated = a.repeat(2)
+        return torch.stack([repeated, torch.cat([a, b])]).view(-1) + repeated[:12].sum()
+
+    a, b = torch.arange(8.0), torch.arange(8.0) + 100
+    assert torch.equal(compiled(both)(a, b), both(a, b))
+
+    def apart(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        return a.repeat(2), torch.cat([a, b])
+
+    for found, eager in zip(compiled(apart)(a, b), apart(a, b), strict=True):
+        assert torch.equal(found, eager)

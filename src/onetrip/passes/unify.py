@@ -11,18 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from ..base.sym import (
-    Dim,
-    Poly,
-    Quotient,
-    Remainder,
-    Sym,
-    Var,
-    atoms,
-    product,
-    substitute,
-    within,
-)
+from ..base.affine import coefficient
+from ..base.sym import Dim, Poly, Quotient, Remainder, Sym, Var, atoms, mul, substitute
 from ..ir.expr import Load, Reduced, walk
 from .close import Closed, Folding
 
@@ -51,12 +41,24 @@ def fold_axes(e: Folding) -> tuple[Var, ...]:
 
 
 def covers(d: Dim, extent: Dim) -> bool:
-    """Whether d takes each value below extent exactly once as its axes run."""
-    axes = tuple(dict.fromkeys(atoms(d)))
-    if not all(isinstance(a, Var) for a in axes):
+    """Whether d takes each value below extent exactly once as its axes run.
+
+    It is a number whose digits are the axes: d = a_1 + n_1 (a_2 + n_2 (a_3 + ...)), a_k below n_k,
+    in any order. That d has as many values as extent, and none above, is not enough: a % 8 has 16
+    below 16, and so have a and b below 4 in 2 a + b.
+    """
+    axes = [a for a in dict.fromkeys(atoms(d)) if isinstance(a, Var)]
+    if len(axes) < len(set(atoms(d))) or substitute(d, dict.fromkeys(axes, 0)) != 0:
         return False
-    whole = product([a.extent for a in axes if isinstance(a, Var)])
-    return whole == extent and within(d, extent)
+    digits = {a: coefficient(d, a) for a in axes if a.extent != 1}
+    step: Dim = 1
+    while digits:
+        next_digit = next((a for a, weight in digits.items() if weight == step), None)
+        if next_digit is None:
+            return False
+        step = mul(step, next_digit.extent)
+        del digits[next_digit]
+    return step == extent
 
 
 def divisor(axis: Var, dims: Sequence[Dim]) -> int | None:
