@@ -97,6 +97,27 @@ def test_reductions_stand(name: str, form: str) -> None:
     stands(case, cases.run_triton(made, arrays, case.sizes), arrays)
 
 
+@pytest.mark.parametrize("form", ["walked", "split"], indirect=True)
+def test_a_mean_and_the_squares_around_it_are_one_walk_of_columns(form: str) -> None:
+    """And as near as two walks where the mean is hundreds of deviations."""
+    case = cases.centred_columns(shift=300.0)
+    made, arrays = scheduled(case, form), case.inputs()
+    text = emit(made.kernels[0], "nvidia").text
+    assert "welford" in text
+    walks = 2 if len(made.kernels) == 1 else 1
+    assert text.count("tl.load") == walks + 1  # and the element that they count from
+    stands(case, cases.run_triton(made, arrays), arrays)
+
+
+@pytest.mark.parametrize("form", ["split"], indirect=True)
+def test_what_follows_a_join_computes_nothing_of_a_column_again(form: str) -> None:
+    """A column's mean and scale come from the kernel that joins its parts."""
+    made = scheduled(cases.centred_columns(), form)
+    texts = [emit(k, "nvidia").text.split(f"def {k.name}(")[1] for k in made.kernels]
+    assert ["rsqrt" in t for t in texts] == [False, True, False]
+    assert "div" not in texts[-1]
+
+
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("form", FORMS, indirect=True)
 def test_random_nests_stand(seed: int, form: str) -> None:

@@ -314,7 +314,7 @@ class _Builder:
         for reduction in one.reductions:
             same = (reduction.monoid, reduction.lift, self._over_carry(reduction))
             if same not in kept:
-                kept[same] = carries = self._carries(out, reduction, one)
+                kept[same] = carries = self._carries(out, reduction, inside)
                 new = self._joined(reduction, carries, place, inside)
                 body.append(Assign(tuple(c.name for c in carries), new))
             finish.append((reduction, kept[same]))
@@ -417,12 +417,15 @@ class _Builder:
             return at, None
         return at, compare("lt", Position(at), Position(a.extent))
 
-    def _carries(self, out: list[Stmt], reduction: Reduction, one: _Pass) -> list[Local]:
+    def _carries(self, out: list[Stmt], reduction: Reduction, inside: Expr | None) -> list[Local]:
+        """Accumulators; where no lane is ever beyond the end, one count serves all of them."""
+        counts = reduction.monoid == "welford" and is_number(reduction.lift[0], 1.0)
         dtypes = tuple(e.dtype for e in reduction.lift)
-        over = self._over_carry(reduction)
+        whole = self._over_carry(reduction)
         carries = []
-        for neutral in MONOIDS[reduction.monoid].identity(dtypes):
+        for k, neutral in enumerate(MONOIDS[reduction.monoid].identity(dtypes)):
             name = self._fresh(f"{reduction.monoid}_acc")
+            over = () if k == 0 and counts and inside is None else whole
             out.append(Carry(name, neutral, over))
             carries.append(Local(name, neutral.dtype, over))
         return carries

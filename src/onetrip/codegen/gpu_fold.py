@@ -39,22 +39,20 @@ def _welford_fold(axes: tuple[Var, ...], lift: tuple[Expr, ...]) -> tuple[Expr, 
 
     count, mean, squares = lift
     kind: DType = mean.dtype
-    n, some = _count(total(count), count, axes)
-    middle = Apply("div", (total(_times(count, mean)), some), kind)
+    points = size(axes)
+    if isinstance(points, int) and points and not set(axes) & count.free:
+        n = _times(count, number(points, kind))
+        middle = Apply("div", (total(mean), number(points, kind)), kind)
+    else:
+        n = total(count)
+        none = compare("eq", n, number(0, kind))
+        some = Apply("where", (none, number(1, kind), n), kind)
+        middle = Apply("div", (total(_times(count, mean)), some), kind)
     off = Apply("sub", (mean, middle), kind)
     spread = _times(count, Apply("mul", (off, off), kind))
     if not is_number(squares, 0.0):
         spread = Apply("add", (squares, spread), kind)
     return n, middle, total(spread)
-
-
-def _count(n: Expr, each: Expr, axes: tuple[Var, ...]) -> tuple[Expr, Expr]:
-    """The number of elements, and the same to divide by."""
-    points = size(axes)
-    if is_number(each, 1.0) and isinstance(points, int):
-        return number(points, n.dtype), number(max(points, 1), n.dtype)
-    none = compare("eq", n, number(0, n.dtype))
-    return n, Apply("where", (none, number(1, n.dtype), n), n.dtype)
 
 
 def joined(monoid: str, state: tuple[Expr, ...], lift: tuple[Expr, ...]) -> tuple[Expr, ...]:
@@ -64,7 +62,8 @@ def joined(monoid: str, state: tuple[Expr, ...], lift: tuple[Expr, ...]) -> tupl
         kind = mean.dtype
         n = Apply("add", (count, lift[0]), kind)
         off = Apply("sub", (lift[1], mean), kind)
-        new = Apply("add", (mean, Apply("div", (off, n), kind)), kind)
+        share = Apply("div", (number(1, kind), n), kind)
+        new = Apply("add", (mean, Apply("mul", (off, share), kind)), kind)
         left = Apply("sub", (lift[1], new), kind)
         return n, new, Apply("add", (squares, Apply("mul", (off, left), kind)), kind)
     if monoid == "online_softmax" and is_number(lift[1], 1.0):

@@ -6,20 +6,24 @@ the same order: no atomics, the same bits every time. Knows no chip; the number 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ..base.errors import Unsupported
 from ..base.sym import Dim, Size, Var, add, atoms, ceildiv, mul, substitute
 from ..ir.expr import (
     Apply,
+    Const,
     Expr,
     Load,
     Position,
     Reduced,
     Reduction,
     Rewriter,
+    Rng,
+    Scanned,
     both,
+    children,
     compare,
     substitute_axes,
     walk,
@@ -118,8 +122,12 @@ def split(nest: Nest, cut: Split, stem: str) -> Pieces:
     here = add(mul(part, points), flat(space))
     for number_, reduction in enumerate(first):
         cut_one = run_of(reduction, cut, part, run)
-        loads = []
+        loads: list[Expr] = []
         for k, e in enumerate(reduction.lift):
+            counted = _counted(cut_one, k)
+            if counted is not None:
+                loads.append(counted)
+                continue
             name = f"{stem}_part{number_}_{k}"
             scratch.append(partial_state(name, e, mul(points, cut.parts)))
             stores.append(Store(name, (here,), Reduced(cut_one, k, e.dtype)))
@@ -133,6 +141,15 @@ def split(nest: Nest, cut: Split, stem: str) -> Pieces:
     late = replace(nest, stores=tuple(s for s in nest.stores if s not in early))
     rest = _finish(late, joins, stem, pool)
     return Pieces((partial, *rest.nests), (*scratch, *rest.scratch))
+
+
+def _counted(part: Reduction, component: int) -> Expr | None:
+    """How many elements every part has, where that component is their number."""
+    count = part.lift[0]
+    points = size(part.axes)
+    if part.monoid != "welford" or component or not isinstance(points, int):
+        return None
+    return number(points, count.dtype) if isinstance(count, Const) and count.value == 1 else None
 
 
 def _is_early(s: Store, cut: Split, nest: Nest) -> bool:
@@ -192,26 +209,52 @@ def _finish(
         return Pieces((nest_of(nest.space, stores, pool),), ())
     here = flat(a.var for a in nest.space)
     points = size(a.var for a in nest.space)
-    scratch: list[Buffer] = []
-    stores_: list[Store] = []
-    known: dict[tuple[Reduction, int], Load] = {}
-    for number_, (old, new) in enumerate(joins.items()):
-        for k, e in enumerate(old.lift):
-            name = f"{stem}_state{number_}_{k}"
-            scratch.append(partial_state(name, e, points))
-            stores_.append(Store(name, (here,), Reduced(new, k, e.dtype)))
-            known[old, k] = Load(name, (here,), e.dtype)
-    every = (*pool, *scratch)
-
-    def leaf(e: Expr) -> Expr | None:
-        return known.get((e.reduction, e.component)) if isinstance(e, Reduced) else None
-
     known_now = [s for s in nest.stores if _is_known(s, joins, nest)]
     later_ = [s for s in nest.stores if s not in known_now]
-    stores_ += _replaced(tuple(known_now), joins)
-    rest = tuple(mapped(s, Rewriter(leaf=leaf)) for s in later_)
-    join = nest_of(nest.space, tuple(stores_), every)
+    scratch: list[Buffer] = []
+    stores_: list[Store] = []
+    known: dict[Expr, Expr] = {}
+    for number_, e in enumerate(_ready(later_, joins, nest)):
+        name = f"{stem}_state{number_}"
+        scratch.append(partial_state(name, e, points))
+        stores_.append(Store(name, (here,), e))
+        known[e] = Load(name, (here,), e.dtype)
+    every = (*pool, *scratch)
+    join = nest_of(nest.space, _replaced((*stores_, *known_now), joins), every)
+    rest = tuple(mapped(s, Rewriter(leaf=known.get)) for s in later_)
     return Pieces((join, nest_of(nest.space, rest, every)), tuple(scratch))
+
+
+def _ready(
+    stores: Sequence[Store], joins: dict[Reduction, Reduction], nest: Nest
+) -> tuple[Expr, ...]:
+    """The largest values that are known for each point of the space once the parts are joined: what
+    goes on reads them instead of the states, and computes them for no element again."""
+    space = {a.var for a in nest.space}
+    written = {s.buffer for s in nest.stores}
+    ready: set[Expr] = set()
+    roots = tuple(e for s in stores for e in s.roots)
+    for e in walk(roots):
+        if isinstance(e, Reduced):
+            fit = e.reduction in joins
+        else:
+            fit = all(c in ready for c in children(e)) and not isinstance(e, Scanned | Rng)
+            fit &= not (isinstance(e, Load) and e.buffer in written)
+        if fit and all(a in space for a in e.free if isinstance(a, Var)):
+            ready.add(e)
+    found: dict[Expr, None] = {}
+    stack, seen = list(reversed(roots)), set[Expr]()
+    while stack:
+        e = stack.pop()
+        if e in seen:
+            continue
+        seen.add(e)
+        if e in ready:
+            if any(isinstance(x, Reduced) for x in walk((e,))):
+                found[e] = None
+        else:
+            stack.extend(reversed(children(e)))
+    return tuple(found)
 
 
 def _is_known(s: Store, joins: dict[Reduction, Reduction], nest: Nest) -> bool:

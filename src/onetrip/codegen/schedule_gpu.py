@@ -43,6 +43,8 @@ from .gpu_split import (
 from .scan_order import forward_scans
 from .scheduled import Scheduled
 
+LEAST_WIDE = 16
+"""Columns of a program that reads whole sectors of each of its rows."""
 ALONE = 2.0
 """Bandwidth of a multiprocessor among idle ones, against its share when all are busy."""
 
@@ -213,7 +215,7 @@ def _reduction_tiling(nest: Nest, target: Target) -> Tiling:
     space = [a.var for a in nest.space]
     columns = next((a for a in reversed(space) if a in contiguous), None)
     if columns is not None and not any(a in contiguous for a in inner):
-        return _columns(space, columns, inner, bool(nest.scans))
+        return _columns(nest, columns, target)
     return _rows(nest, contiguous, target)
 
 
@@ -239,7 +241,8 @@ def _rows(nest: Nest, contiguous: set[Var], target: Target) -> Tiling:
     warps = max(1, min(budget // 512, tile // 256))
     near = [a for a in inner if a in contiguous and not nest.scans]
     together = {a: _neighbours(nest, lanes[a]) for a in near}
-    stages = AHEAD if budget > WALK and _fits(tile * width, target) else 1
+    long = all(_steps(a, Tiling(lanes, warps, "row")) >= 2 * (AHEAD + 1) for a in near)
+    stages = AHEAD if budget > WALK and long and _fits(tile * width, target) else 1
     return Tiling(dict.fromkeys(space, 1) | lanes, warps, "row", together, stages)
 
 
@@ -305,14 +308,30 @@ def _rows_together(space: list[Var], whole: int, target: Target) -> int:
     return rows
 
 
-def _columns(space: list[Var], columns: Var, inner: tuple[Var, ...], scans: bool) -> Tiling:
+def _columns(nest: Nest, columns: Var, target: Target) -> Tiling:
     """Half as many elements a thread for scans: each component lies there twice, as prefix too."""
-    budget, each = (WALK // 2, 8) if scans else (WALK, 16)
+    space, inner = [a.var for a in nest.space], inner_axes(nest)
+    budget, each = (WALK // 2, 8) if nest.scans else (WALK, 16)
     wide = _power(columns.extent, SQUARE)
+    if not nest.scans:
+        wide = _narrower(nest, wide, budget, target)
     lanes = {a: wide if a is columns else 1 for a in space}
     lanes |= _share(list(reversed(inner)), budget // wide)
     tile = wide * math.prod(lanes[a] for a in inner)
-    return Tiling(lanes, max(1, min(8, tile // (LANES * each))), "column")
+    ahead = AHEAD if any(r.monoid == "welford" for r in nest.reductions) else 1
+    return Tiling(lanes, max(1, min(8, tile // (LANES * each))), "column", stages=ahead)
+
+
+def _narrower(nest: Nest, wide: int, budget: int, target: Target) -> int:
+    """Columns of a program: fewer where it then holds what it reduces, for more programs."""
+    whole, points = _whole(nest), size(a.var for a in nest.space)
+    if whole is None or not isinstance(points, int):
+        return wide
+    while (
+        wide > LEAST_WIDE and whole * wide // 2 <= budget and points < wide * target.multiprocessors
+    ):
+        wide //= 2
+    return wide
 
 
 def _share(order: Iterable[Var], budget: int) -> dict[Var, int]:

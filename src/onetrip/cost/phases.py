@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from ..base.sym import Dim
 from ..ir.expr import Expr
 from ..ir.nest import Nest
-from ..passes.one_walk import maximum_of
+from ..passes.one_walk import partner
 from .grid import Grid
 from .instructions import Issued, combined, computed_once, issued, shares_of
 from .sizes import NO_HINTS, Hints, number
@@ -93,7 +93,7 @@ def phases(
 
 def online(nest: Nest, passes: Sequence[Stage]) -> tuple[Stage, ...]:
     """The passes where pairs of reductions are found in one walk (passes/one_walk.py)."""
-    pairs = ((maximum_of(r), r) for r in nest.reductions)
+    pairs = ((partner(r), r) for r in nest.reductions)
     second = {first.lift[0]: r.lift[0] for first, r in pairs if first is not None}
     found: list[Stage] = []
     for one in passes:
