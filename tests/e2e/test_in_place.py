@@ -185,3 +185,29 @@ def test_a_bad_index_writes_nothing_that_comes_after_it() -> None:
     with pytest.raises(IndexError):
         ours_fn(x, table, torch.tensor([1, 4]))
     assert x.eq(1).all()
+
+
+@pytest.mark.parametrize("first", ["normal", "in inference mode", "not at all"])
+def test_a_tensor_of_inference_mode_is_written_nowhere_else(first: str) -> None:
+    """Whatever the graph was compiled for: the guards do not tell the two kinds apart."""
+
+    def fn(x: Tensor) -> Tensor:
+        y = x * 2
+        x.add_(1)
+        return y
+
+    ours_fn = compiled(fn)
+    with torch.inference_mode():
+        frozen, eager = torch.ones(4), torch.ones(4)
+        if first == "in inference mode":
+            ours_fn(torch.ones(4))
+    if first == "normal":
+        ours_fn(torch.ones(4))
+    for grads in (torch.enable_grad, torch.no_grad):
+        for call, x in ((fn, eager), (ours_fn, frozen)):
+            with grads(), pytest.raises(RuntimeError, match="Inplace update to inference tensor"):
+                call(x)
+        assert torch.equal(frozen, eager)
+    with torch.inference_mode():
+        assert torch.equal(ours_fn(frozen), fn(eager))
+        assert torch.equal(frozen, eager)

@@ -1,8 +1,11 @@
-"""Do two inputs of a call share memory, when the graph writes one of them?
+"""May a graph write the inputs of this call as it was compiled to?
 
-A graph is compiled for inputs that lie apart. Its guards compare shapes and strides, not
-addresses, so a later call may pass two views of one buffer; whoever calls the compiled graph asks
-here first, and runs the original program where the answer is yes. It must not know graphs.
+A graph is compiled for inputs that lie apart and may be written. Its guards compare shapes and
+strides, not addresses, so a later call may pass two views of one buffer; nor do they tell a tensor
+that was made in InferenceMode, which may be written nowhere else, from another one. Whoever calls
+the compiled graph asks here first, and runs the original program where the answer is no: of two
+views it knows the order of writes, and for a tensor that may not be written it raises eager's
+error. It must not know graphs.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch._C._dynamo.guards import compute_overlapping_tensors
 from torch._subclasses import FakeTensor
@@ -78,6 +82,13 @@ def check_overlap(inputs: Sequence[Any], written: Collection[int]) -> bool:
     )
 
 
+def check_frozen(inputs: Sequence[Any], written: Collection[int]) -> bool:
+    """Whether a written input was made in InferenceMode, and the call is outside of it."""
+    if torch.is_inference_mode_enabled():
+        return False
+    return any(inputs[k].is_inference() for k in written if isinstance(inputs[k], Tensor))
+
+
 def _reader(value: Any) -> Callable[[Any], int | None]:
     """How to read what a later call's value at this position says about addresses."""
     if _addressable(value):
@@ -88,7 +99,7 @@ def _reader(value: Any) -> Callable[[Any], int | None]:
 def with_overlap_check(
     compiled: Callable[..., Any], original: Callable[..., Any], written: Collection[int]
 ) -> Callable[..., Any]:
-    """``compiled``, but ``original`` for a call whose written inputs overlap others.
+    """``compiled``, but ``original`` for a call whose written inputs overlap others or are frozen.
 
     Addresses that were found apart once need no second look: with the sizes, which are guarded or
     come as inputs of their own, they determine the ranges. Only the last set is remembered. New
@@ -102,6 +113,8 @@ def with_overlap_check(
         nonlocal apart, spans
         if not readers:  # what kind of value comes at each position is guarded
             readers.extend(map(_reader, inputs))
+        if check_frozen(inputs, written):
+            return original(*inputs)
         key = [read(value) for read, value in zip(readers, inputs, strict=True)]
         if key != apart:
             if not spans or int in readers:  # numbers among the inputs may be sizes
