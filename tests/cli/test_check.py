@@ -86,6 +86,41 @@ def test_wrong_use(model: Path, args: tuple[str, ...], words: str) -> None:
     assert words in found.output
 
 
+RAISING = {
+    "the model raises": ("h = nn.functional.gelu", "raise ValueError('seven')", "seven"),
+    "shapes do not fit": ("nn.Linear(32, 64)", "nn.Linear(33, 64)", "33"),
+    "the factory raises": ("return Block().eval()", "raise ValueError('eight')", "eight"),
+    "the file raises": ("from torch import nn", "raise ValueError('nine')", "nine"),
+    "the file is no Python": ("class Block", "class class", "SyntaxError"),
+}
+
+
+@pytest.mark.parametrize("fault", RAISING)
+def test_a_model_that_cannot_be_planned_is_neither_within_nor_over_budget(
+    model: Path, fault: str
+) -> None:
+    """Status 1 says that the budget is exceeded, and nothing else."""
+    line, instead, words = RAISING[fault]
+    (found,) = [text for text in MODEL.splitlines() if line in text]
+    indent = found[: len(found) - len(found.lstrip())]
+    whole = found.replace(line, instead) if "33" in instead else indent + instead
+    model.write_text(MODEL.replace(found, whole))
+    for command in (
+        ("check", "net.py:make", "--budget", "b.toml"),
+        ("diff", "net.py:make", "net.py:make"),
+    ):
+        told = run(*command)
+        assert told.exit_code == 2, told.output
+        assert words in told.output
+
+
+def test_a_fault_of_ours_is_no_verdict(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onetrip.report.budget.judge", lambda *_: 1 // 0)
+    told = run("check", "net.py:make", "--budget", "b.toml")
+    assert told.exit_code == 2
+    assert "ZeroDivisionError" in told.stderr
+
+
 # ------------------------------------------------------------------ assert_fused
 
 

@@ -87,7 +87,7 @@ def test_plan_of_an_exported_program(tmp_path: Path) -> None:
         ("nowhere.py:f", 2, ("does not exist", "nowhere.py")),
         ("nowhere.pt2", 2, ("does not exist", "nowhere.pt2")),
         ("{}:nothing", 2, ("(model, args)", "int")),
-        ("{}:broken", 1, ("factory raises", "no weights here")),
+        ("{}:broken", 2, ("factory raises", "no weights here")),
     ],
 )
 def test_a_wrong_model_says_what_is_expected(

@@ -5,13 +5,16 @@ So `onetrip targets` answers without loading torch. A new command is a new row.
 
 from __future__ import annotations
 
+import traceback
 from importlib import import_module
 
 import click
 
-from onetrip.base.errors import OnetripError, UsageError
+from onetrip.base.errors import OnetripError
 
-OK, DIFFERS, WRONG_USE = 0, 1, 2
+OK, DIFFERS, NO_ANSWER = 0, 1, 2
+"""Exit statuses. A command that was asked a question answers with the first two alone: whatever
+keeps it from an answer, be it wrong use, a model that raises or a fault of ours, is the third."""
 
 # Command: (module, one line for the list of commands). The module holds it under `command`.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -48,12 +51,16 @@ class Commands(click.Group):
             formatter.write_dl([(name, about) for name, (_, about) in COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command; an error of onetrip is printed, not traced."""
+        """Run the command; an error of onetrip is printed, any other one is traced."""
         try:
             return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
         except OnetripError as error:
             click.echo(f"error: {error}", err=True)
-            ctx.exit(WRONG_USE if isinstance(error, UsageError) else DIFFERS)
+        except Exception:
+            click.echo(traceback.format_exc(), err=True, nl=False)
+        raise click.exceptions.Exit(NO_ANSWER)
 
 
 @click.group(cls=Commands)
