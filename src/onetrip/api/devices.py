@@ -9,7 +9,6 @@ from typing import Protocol
 
 import torch
 
-from ..base.errors import UsageError
 from ..base.options import Options
 from ..codegen import cpp, schedule_cpu, schedule_gpu
 from ..codegen.cpp_prelude import prelude_text
@@ -24,6 +23,7 @@ from ..runtime.cache import Cache
 from ..runtime.cpu import CpuBackend
 from ..runtime.frame import Backend, BoundLaunch
 from ..target import Target, load
+from .arguments import dump_folder, unwritable
 from .passed import show
 
 
@@ -118,19 +118,12 @@ def _dump(options: Options, name: str, text: str) -> None:
     """Writes a generated text beside those already dumped, never over another one."""
     if options.dump_dir is None:
         return
-    folder = Path(options.dump_dir)
+    folder = dump_folder(options.dump_dir)
     path, count = folder / name, 1
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         while path.exists() and path.read_text() != text:
             count += 1
             path = folder / f"{Path(name).stem}_{count}{Path(name).suffix}"
         path.write_text(text)
     except OSError as error:
-        raise UsageError(
-            "generated text cannot be written",
-            expected="dump_dir: a folder that can be made and written",
-            found=str(error),
-            where=str(folder),
-            next_step="name another folder or leave out dump_dir",
-        ) from error
+        raise unwritable(folder, error) from error

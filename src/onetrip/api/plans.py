@@ -13,6 +13,7 @@ from ..base.options import MODES, Options, parse_options
 from ..frontend.ahead import capture_graphs
 from ..report.view import Plan, Planned, Settings, make_plan
 from ..target import Target, load
+from .arguments import check_arguments, check_options
 from .backend import backend
 from .honour import with_plan
 from .measure import timer_here
@@ -48,7 +49,8 @@ def plan(
             made-up values; the target is then the device at hand.
 
     Raises:
-        UsageError: an unknown target, search or numerics; autotune for a device that is not here.
+        UsageError: an argument that is not one; an unknown target, search or numerics; autotune
+            for a device that is not here.
         CaptureError: the model's Python needs a tensor's value, or raised.
         Unsupported: a graph holds what the planner has no form for.
     """
@@ -87,6 +89,9 @@ def analyze_model(
     Raises:
         UsageError: autotune for a target that is not the device at hand; otherwise as `plan`.
     """
+    check_arguments(
+        model=model, args=args, kwargs=kwargs, training=training, dynamic_shapes=dynamic
+    )
     timer = timer_here(target, options) if options.autotune else None
     graphs = capture_graphs(
         model,
@@ -118,9 +123,10 @@ def load_plan(path: str | Path) -> Plan:
     """The plan that `Plan.save` wrote.
 
     Raises:
-        UsageError: no file can be read there.
+        UsageError: the argument is no path, or no file can be read there.
         OnetripError: the file is no plan, or of another format.
     """
+    check_arguments(path=path)
     return Plan.load(path)
 
 
@@ -142,12 +148,14 @@ def compile(
         options: see `base.options.Options`.
 
     Raises:
-        UsageError: an unknown mode or option. A line of the plan that cannot be honoured is named
-            when the model is first called.
+        UsageError: an argument, mode or option that is not one, an unknown target, or a folder
+            that cannot be written. A line of the plan that cannot be honoured is named when the
+            model is first called.
     """
+    check_arguments(model=model, dynamic=dynamic, fullgraph=fullgraph)
     if plan is not None:
         options["plan"] = plan
-    parse_options(mode, options)
+    check_options(parse_options(mode, options))
     chosen = {**MODES[mode or "default"], **with_plan(options)}
     # torch.compile takes a mode or options, never both; every mode has a spelling in options.
     made: Callable[..., Any] = torch.compile(

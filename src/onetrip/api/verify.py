@@ -28,6 +28,7 @@ from ..passes.chains import is_view
 from ..report.view import Plan
 from ..runtime.accuracy import InFloat64, Verdict, judge, wide
 from ..runtime.execute import Executable
+from .arguments import check_arguments, check_options
 from .backend import backend, build_captured
 from .devices import device_for
 from .pipeline import Built
@@ -150,8 +151,13 @@ def verify(
         options: see `base.options.Options`.
 
     A result may stand at most twice as far from float64 as eager's does, plus 4 ulp.
+
+    Raises:
+        UsageError: an argument or option that is not one.
     """
+    check_arguments(model=model, args=args, kwargs=kwargs, training=training)
     chosen = parse_options(None, options)
+    check_options(chosen)
     call = _Call(model, (args,) if isinstance(args, Tensor) else tuple(args), dict(kwargs or {}))
     found: list[Judged] = []
     checking = make_backend(lambda graph: _checked(graph, chosen, found))

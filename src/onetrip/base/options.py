@@ -65,7 +65,7 @@ class Options:
 def parse_options(mode: str | None = None, options: Mapping[str, Any] | None = None) -> Options:
     """Options of a mode, then those given by name; raises UsageError for an unknown one."""
     known = tuple(f.name for f in fields(Options))
-    chosen = dict(MODES.get(_known("mode", mode or "default", tuple(MODES)), {}))
+    chosen = dict(MODES.get(_known("mode", "default" if mode is None else mode, tuple(MODES)), {}))
     for name, value in (options or {}).items():
         _known("option", name, known)
         if name in _CHOICES:

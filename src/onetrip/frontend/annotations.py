@@ -23,6 +23,8 @@ import torch
 import torch.fx
 from torch import Tensor
 
+from ..base.errors import UsageError
+
 REGIONS = "onetrip_regions"
 """Key in ``meta["custom"]``: the (number, strict) of every region that holds a node."""
 STORED = "onetrip_stored"
@@ -58,9 +60,19 @@ class fuse:  # noqa: N801 - used like a function: `with onetrip.fuse():`
 
     Args:
         strict: what may not share a kernel is an error of the compilation.
+
+    Raises:
+        UsageError: strict is neither True nor False.
     """
 
     def __init__(self, *, strict: bool = False) -> None:
+        if not isinstance(strict, bool):
+            raise UsageError(
+                "onetrip.fuse: strict is neither True nor False",
+                expected="True or False",
+                found=f"{strict!r} ({type(strict).__name__})",
+                next_step="with onetrip.fuse(strict=True): ...",
+            )
         self.step = _ENTER_STRICT if strict else _ENTER
 
     def __enter__(self) -> None:
@@ -85,7 +97,17 @@ def barrier(x: Tensor) -> Tensor:
 
     Args:
         x: any tensor; an input of the graph is stored anyway.
+
+    Raises:
+        UsageError: x is no tensor.
     """
+    if not isinstance(x, Tensor):
+        raise UsageError(
+            "onetrip.barrier: what is to be stored is no tensor",
+            expected="a tensor",
+            found=f"{x!r} ({type(x).__name__})",
+            next_step="call barrier once for each tensor of a tuple or dict",
+        )
     if torch.compiler.is_dynamo_compiling():
         torch.ops.onetrip.mark_stored(x)
     return x

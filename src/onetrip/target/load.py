@@ -67,6 +67,13 @@ def load(name: str) -> Target:
             figures for.
         OnetripError: the data file lacks a fact, has one too many, or has one of the wrong form.
     """
+    if not isinstance(name, str):
+        raise UsageError(
+            "a target is named by a text",
+            expected=f"one of {', '.join(names())}, cpu:CORES, or a file.toml",
+            found=f"{name!r} ({type(name).__name__})",
+            next_step="`onetrip targets` lists their figures",
+        )
     return _read_file(Path(name)) if _is_toml(name) else _listed(name)
 
 
