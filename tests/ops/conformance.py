@@ -181,8 +181,8 @@ def bound(
         else:
             known[plain] = queue.pop(0)
     known |= {k: torch_value(attrs[k]) for k in form.attrs if k in attrs}
-    if "input_dtype" in form.attrs:
-        known.setdefault("input_dtype", values[0].dtype)
+    if "input_dtype" in form.attrs and "input_dtype" not in known:
+        known["input_dtype"] = values[0].dtype
     args, kwargs = [], {}
     for a in overload(form)._schema.arguments:
         if a.kwarg_only:
