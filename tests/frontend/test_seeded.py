@@ -146,6 +146,14 @@ def test_slopes_drawn_at_random_are_the_gradient_and_lie_where_they_should() -> 
     assert abs(drawn.mean() - 0.25) < 5 * 0.3 / 12**0.5 / 64
 
 
+def test_slopes_are_not_drawn_in_evaluation() -> None:
+    graphs, backend = collecting()
+    fn = torch.compile(lambda x: functional.rrelu(x, 0.1, 0.4, training=False), backend=backend)
+    x = torch.linspace(-3, 3, 64)
+    assert torch.equal(fn(x), functional.rrelu(x, 0.1, 0.4, training=False))
+    assert not any("onetrip" in t for t in targets(graphs[0]))
+
+
 def test_two_dropouts_draw_two_masks() -> None:
     _, backend = collecting()
     fn = torch.compile(

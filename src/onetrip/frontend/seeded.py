@@ -156,7 +156,7 @@ def _normal(mean_at: int | None, std_at: int | None) -> _Rule:
     return rule
 
 
-def _argument(node: Node, position: int, name: str, default: float) -> Any:
+def _argument(node: Node, position: int, name: str, default: Any) -> Any:
     if position < len(node.args):
         return node.args[position]
     return node.kwargs.get(name, default)
@@ -233,8 +233,9 @@ def _replace_mask(w: _Writer, mask: Node, x: Node, p: float, seed: Node) -> None
 
 def _rrelu(w: _Writer, node: Node) -> Node | None:
     """``rrelu_with_noise``: x s and s, with s drawn where x <= 0 and 1 elsewhere."""
-    x, _, low, high, train = (*node.args, 0.125, 1 / 3, False)[:5]
-    if not train or not isinstance(x, Node):
+    x = node.args[0]
+    low, high = _argument(node, 2, "lower", 0.125), _argument(node, 3, "upper", 1 / 3)
+    if not _argument(node, 4, "training", False) or not isinstance(x, Node):
         return None
     numbers = _uniform(w, x.meta["val"], x, torch.float32)
     if numbers is None or not isinstance(low, (int, float)) or not isinstance(high, (int, float)):
