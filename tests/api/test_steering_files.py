@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ import onetrip
 from onetrip.api import pipeline
 from onetrip.api.honour import PlanWarning
 from onetrip.base.errors import OnetripError, UsageError
+from onetrip.report.view import Plan
 
 X = torch.linspace(-1, 1, 64 * 32).reshape(64, 32)
 
@@ -133,6 +135,83 @@ def test_a_plan_without_lines_for_another_graph_is_a_warning() -> None:
     torch._dynamo.reset()
     with torch.no_grad(), pytest.warns(PlanWarning, match="2 of the plan's 3 calls"):
         onetrip.compile(other, plan=plan)(X)
+
+
+def fingerprints(plan: Any, function: Any) -> tuple[str, str]:
+    """Of the plan's graph, and of what the function is now."""
+    (now,) = onetrip.plan(function, X, target="cpu:2").graphs
+    return plan.graphs[0].key, now.key
+
+
+def test_both_fingerprints_are_named() -> None:
+    plan = onetrip.plan(chain, X, target="cpu:2")
+    planned, now = fingerprints(plan, other)
+    assert planned != now
+    told = f"the plan's fingerprints are {planned}, this graph's is {now}"
+    torch._dynamo.reset()
+    with torch.no_grad(), pytest.warns(PlanWarning, match=told):
+        onetrip.compile(other, plan=plan)(X)
+    assert told in refused(other, plan.cut("gelu", "sin"))
+
+
+def without_lines_of(graph: str, plan: Any) -> Plan:
+    """The plan as it is in a file where only other graphs have lines."""
+    document = plan.document
+    graphs = tuple(
+        msgspec.structs.replace(g, lines=() if g.name == graph else g.lines)
+        for g in document.graphs
+    )
+    return Plan(msgspec.structs.replace(document, graphs=graphs))
+
+
+def test_a_plan_with_lines_for_other_graphs_alone_says_so() -> None:
+    """Of the same model as it was: a warning. Of one that shares no call with it: an error."""
+    steered = onetrip.plan(chain, X.clone().requires_grad_(), target="cpu:2", training=True)
+    plan = without_lines_of("forward", steered.pin("backward/gelu_backward"))
+    assert [bool(g.lines) for g in plan.graphs] == [False, True]
+
+    def unlike(x: Tensor) -> Tensor:
+        return functional.softmax(x.tanh(), -1)
+
+    torch._dynamo.reset()
+    with pytest.warns(PlanWarning, match="no lines for this one"):
+        onetrip.compile(other, plan=plan)(X.clone().requires_grad_())
+    torch._dynamo.reset()
+    with pytest.raises(Exception) as caught:
+        onetrip.compile(unlike, plan=plan)(X.clone().requires_grad_())
+    assert "the plan is of another model" in str(root(caught.value))
+    assert "this graph's is" in str(root(caught.value))
+
+
+OTHER_PURPOSE: dict[bool, tuple[str, ...]] = {
+    False: ("is of a training step, and the model is compiled for inference", "gradients"),
+    True: ("is of inference, and the model is compiled for a training step", "training=True",
+           "torch.no_grad()"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("steered", [False, True])
+def test_a_plan_of_the_other_purpose_says_which_and_how_to_get_one(
+    training: bool, steered: bool
+) -> None:
+    x = X.clone().requires_grad_()
+    plan = onetrip.plan(chain, x, target="cpu:2", training=not training)
+    if steered:
+        plan = plan.cut("gelu", "sin") if training else plan.cut("forward/gelu", "forward/sin")
+    torch._dynamo.reset()
+    told = OTHER_PURPOSE[training]
+    with torch.set_grad_enabled(training):
+        if steered:
+            with pytest.raises(Exception) as caught:
+                onetrip.compile(chain, plan=plan)(x)
+            text = str(root(caught.value))
+            assert "cut(" in text
+        else:
+            with pytest.warns(PlanWarning) as warned:
+                onetrip.compile(chain, plan=plan)(x)
+            text = str(warned[0].message)
+    assert all(words in text for words in told), text
 
 
 def test_a_line_that_the_chip_or_the_library_refuses_has_its_reason(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,20 +60,22 @@ def honoured(given: Any, role: str, problem: Problem) -> tuple[GraphPlan, tuple[
         given: the option `plan`.
 
     Raises:
-        UsageError: a line of the given plan, or a strict one of the model, cannot be honoured.
+        UsageError: a line of the given plan, or a strict one of the model, cannot be honoured; or
+            the plan has lines and is of another model.
     """
     plan, keys = given_plan(given), keys_of(problem.graph, problem.made)
     try:
-        lines = (*lines_for(plan, role, keys), *asked_lines(problem.graph, keys))
+        wished = lines_for(plan, role, keys)
+        if plan is not None and not wished:
+            _check_graph(plan, role, keys, problem.target)
+        lines = (*wished, *asked_lines(problem.graph, keys))
         problem = replace(problem, measured=measured_in(plan, role, keys, problem))
         made = plan_problem(problem, constraints_of(lines, keys))
         check_lines(made, lines, keys)
     except UsageError as error:
         if plan is None:
             raise
-        raise _beside(error, differences(plan, keys, problem.target)) from error
-    if plan is not None and not any(line.by == "user" for line in plan.lines):
-        _warn_of_another_graph(plan, role, keys, problem.target)
+        raise _beside(error, differences(plan, role, keys, problem.target)) from error
     return made, lines
 
 
@@ -93,19 +95,34 @@ def measured_in(plan: Plan | None, role: str, keys: Keys, problem: Problem) -> d
 
 
 class PlanWarning(RuntimeWarning):
-    """A plan without lines is given to another graph than it was made for."""
+    """A graph is compiled under a plan that was made for another one and asks nothing of it."""
 
 
-def _warn_of_another_graph(plan: Plan, role: str, keys: Keys, target: Target) -> None:
+def _check_graph(plan: Plan, role: str, keys: Keys, target: Target) -> None:
+    """Warns of a graph that the plan neither knows nor asks anything of.
+
+    Raises:
+        UsageError: the plan asks something of other graphs, and shares no call with this one.
+    """
     if any(g.role == role and g.key == keys.fingerprint for g in plan.graphs):
         return
-    facts = differences(plan, keys, target)
+    by_user = _by_user(plan.lines)
+    if by_user and not planned_calls(plan) & keys.by_key.keys():
+        raise UsageError(
+            f"the plan is of another model: its line {line_text(by_user[0])} cannot be honoured",
+            expected="a graph of the model that was planned",
+            next_step="plan this model: onetrip.plan(model, args)",
+        )
     warnings.warn(
-        "the plan was made for another graph and has no lines: only its search and numerics hold "
-        f"({'; '.join(facts) or f'it has no graph for {role}'})",
+        "the plan was made for another graph and has no lines for this one: only its search and "
+        f"numerics hold ({'; '.join(differences(plan, role, keys, target))})",
         PlanWarning,
         stacklevel=2,
     )
+
+
+def _by_user(lines: Sequence[Line]) -> tuple[Line, ...]:
+    return tuple(line for line in lines if line.by == "user")
 
 
 def lines_for(plan: Plan | None, role: str, keys: Keys) -> tuple[Line, ...]:
@@ -117,28 +134,67 @@ def lines_for(plan: Plan | None, role: str, keys: Keys) -> tuple[Line, ...]:
     Raises:
         UsageError: the plan has lines, but no graph that this one could be.
     """
-    by_user = [] if plan is None else [line for line in plan.lines if line.by == "user"]
+    by_user = () if plan is None else _by_user(plan.lines)
     if plan is None or not by_user:
         return ()
     same_role = [g for g in plan.graphs if g.role == role]
     same = [g for g in same_role if g.key == keys.fingerprint] or same_role
     if len(same) == 1 or (same and len({g.lines for g in same}) == 1):
-        return tuple(line for line in same[0].lines if line.by == "user")
+        return _by_user(same[0].lines)
+    purpose = PURPOSES[role]
+    reason, next_step = purpose.reason, purpose.next_step
+    if same_role:
+        reason, next_step = "no graph of the plan is the one that is compiled", REPLAN
     raise UsageError(
-        f"the plan's line {line_text(by_user[0])} cannot be honoured: the plan has no graph "
-        "with the calls of the one that is compiled",
+        f"the plan's line {line_text(by_user[0])} cannot be honoured: {reason}",
         expected=", ".join(f"{g.name} ({counted(g.kernels, 'kernel')})" for g in plan.graphs),
         found=f"a graph for {role} of {counted(len(keys.calls), 'call')}",
-        next_step="plan the model as it is now, with training=True for a training step",
+        next_step=next_step,
     )
 
 
-def differences(plan: Plan, keys: Keys, target: Target) -> tuple[str, ...]:
+@dataclass(frozen=True)
+class Purpose:
+    """What a graph is compiled for, and what is wrong with a plan that is of the other purpose."""
+
+    reason: str
+    next_step: str
+
+
+REPLAN = "plan the model as it is now: onetrip.plan(model, args)"
+_INFERENCE = Purpose(
+    "the plan is of a training step, and the model is compiled for inference",
+    "plan without training=True, or call the model with gradients enabled and required",
+)
+_TRAINING = Purpose(
+    "the plan is of inference, and the model is compiled for a training step",
+    "onetrip.plan(..., training=True), or call the model under torch.no_grad()",
+)
+PURPOSES = {"inference": _INFERENCE, "forward": _TRAINING, "backward": _TRAINING}
+"""By the role of the graph that is compiled."""
+
+
+def planned_calls(plan: Plan) -> set[str]:
+    """Keys of the calls that a plan has in its groups."""
+    return {k.split("[")[0] for g in plan.groups for k in g.nodes}
+
+
+def differences(plan: Plan, role: str, keys: Keys, target: Target) -> tuple[str, ...]:
     """In what a plan was made for something else than this graph, chip and torch; may be empty."""
-    planned = {k.split("[")[0] for g in plan.groups for k in g.nodes}
+    planned = planned_calls(plan)
     known = len(planned & keys.by_key.keys())
     made_with = plan.document.torch
+    purpose = PURPOSES[role]
     facts = (
+        (
+            all(g.role != role for g in plan.graphs),
+            f"{purpose.reason}: {purpose.next_step}",
+        ),
+        (
+            all(g.key != keys.fingerprint for g in plan.graphs),
+            f"the plan's fingerprints are {', '.join(g.key for g in plan.graphs) or 'none'}, "
+            f"this graph's is {keys.fingerprint}",
+        ),
         (
             known < len(planned),
             f"{known} of the plan's {counted(len(planned), 'call')} are in this graph of "
