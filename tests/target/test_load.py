@@ -7,13 +7,14 @@ from importlib.resources import files
 import pytest
 
 from onetrip.base.errors import OnetripError, UsageError
-from onetrip.target import Target, facts_of, load, names
-from onetrip.target.load import parse
+from onetrip.target import RATE_UNIT, Cores, Target, facts_of, load, names
+from onetrip.target.load import RANGES, parse
 
 CHIPS = ("a100", "b200", "cpu", "h100", "h200", "mi300x")
 GPUS = tuple(name for name in CHIPS if name != "cpu")
 H200 = files("onetrip.target").joinpath("data", "h200.toml").read_text(encoding="utf-8")
 
+CPU = files("onetrip.target").joinpath("data", "cpu.toml").read_text(encoding="utf-8")
 RATES = H200[H200.index("[matrix]") :]
 
 
@@ -131,6 +132,34 @@ FAULTS = {
     "a figure for a table": ("facts = 3\n" + H200[: H200.index("[facts]")] + RATES, "table"),
     "not TOML": ("name = ", "TOML"),
 }
+
+
+FIGURES: dict[str, tuple[str, str]] = {
+    **{f"{name} =": (H200, fact.unit) for name, fact in facts_of(Target).items()},
+    **{f"{name} = ": (CPU, fact.unit) for name, fact in facts_of(Cores).items()},
+    "bf16 =": (H200, RATE_UNIT),
+}
+"""How the line of each figure begins, the file it stands in, and its unit."""
+OUTSIDE = ("-1", "0", "nan", "inf", "-inf", "1e300", "-1e300", "1e-300", "true", '"1"')
+
+
+@pytest.mark.parametrize("start", FIGURES)
+def test_a_figure_that_no_chip_can_have_is_refused_with_its_unit(start: str) -> None:
+    text, unit = FIGURES[start]
+    lines = text.splitlines()
+    at = max(k for k, line in enumerate(lines) if line.startswith(start))
+    for figure in OUTSIDE:
+        lines[at] = f'{start} [{figure}, "x"]'
+        with pytest.raises(OnetripError, match=start.strip(" =")) as error:
+            parse("\n".join(lines), "data/chip.toml")
+        assert f"in {unit}" in str(error.value.expected)
+        assert "data/chip.toml" in str(error.value)
+
+
+def test_every_unit_has_a_range() -> None:
+    units = {f.unit for kind in (Target, Cores) for f in facts_of(kind).values()}
+    assert units | {RATE_UNIT} == set(RANGES)
+    assert all(0 < least < most < float("inf") for least, most in RANGES.values())
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -52,7 +52,7 @@ def figures(target: Target) -> list[dict[str, Any]]:
         (name, getattr(target, name), fact.unit) for name, fact in chips.facts_of(Target).items()
     ]
     rates = [
-        (f"{table}.{dtype}", rate, "FLOP/s")
+        (f"{table}.{dtype}", rate, chips.RATE_UNIT)
         for table in RATES
         for dtype, rate in getattr(target, table)
     ]

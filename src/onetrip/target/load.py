@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import sys
 import tomllib
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from types import UnionType
 from typing import Annotated, Any, get_origin, get_type_hints
 
 from onetrip.base.errors import OnetripError, UsageError
@@ -31,6 +29,7 @@ HEADERS = {
     "name": (r"\S.*", "a name"),
 }
 """What each line of the header may be: a pattern, and the same in words."""
+RATE_UNIT = "FLOP/s"
 RATE_TABLES = {"matrix": MATRIX_DTYPES, "vector": VECTOR_DTYPES}
 # Figures that every further core adds to.
 PER_CORE = ("l2_bandwidth", "special_rate", "integer_rate", "spill_bandwidth")
@@ -186,8 +185,7 @@ def _read(
     values: dict[str, Any] = {}
     for name, fact in facts.items():
         value, sources[prefix + name] = _pair(table[name], prefix + name, where)
-        kind_of = "count" if name in whole else fact.unit
-        values[name] = _number(value, prefix + name, where, kind_of)
+        values[name] = _number(value, prefix + name, where, fact.unit, name in whole)
     return values
 
 
@@ -197,7 +195,9 @@ def _read_rates(table: Mapping[str, Any], name: str, where: str, sources: dict[s
     for dtype in RATE_TABLES[name]:
         key = f"{name}.{dtype}"
         value, sources[key] = _pair(table[dtype], key, where)
-        rates.append((dtype, None if value == UNSUPPORTED else _number(value, key, where)))
+        rates.append(
+            (dtype, None if value == UNSUPPORTED else _number(value, key, where, RATE_UNIT))
+        )
     return tuple(rates)
 
 
@@ -213,22 +213,38 @@ def _pair(entry: Any, name: str, where: str) -> tuple[Any, str]:
     )
 
 
-# Kind of a figure: (types, its most, words); any other kind is a finite number above 0.
-KINDS: dict[str, tuple[type | UnionType, float, str]] = {
-    "count": (int, sys.maxsize, "a whole number above 0"),
-    "share": (int | float, 1.0, "a number above 0 and at most 1"),
+# Unit: (least, most) that a figure of it can be on any chip of today or the next decades. Wide
+# enough for a microcontroller and a rack; a figure in another unit (GB/s, ns, MiB) falls out.
+RANGES: dict[str, tuple[float, float]] = {
+    "count": (1, 1_000_000),
+    "threads": (1, 1_000_000),
+    "warps": (1, 100_000),
+    "blocks": (1, 100_000),
+    "bits": (8, 65_536),
+    "32-bit registers": (1, 100_000_000),
+    "bytes": (1, 1e15),
+    "bytes/s": (1e6, 1e17),
+    "operations/s": (1e6, 1e18),
+    "FLOP/s": (1e6, 1e19),
+    "us": (1e-4, 1e5),
+    "share": (1e-4, 1.0),
 }
-ANY_KIND = (int | float, sys.float_info.max, "a number above 0")
 
 
-def _number(value: Any, name: str, where: str, kind: str = "") -> Any:
-    types, most, words = KINDS.get(kind, ANY_KIND)
-    right = isinstance(value, types) and not isinstance(value, bool)
-    if not right or not 0 < value <= most:
+def _number(value: Any, name: str, where: str, unit: str, whole: bool = False) -> Any:
+    """A figure as its type says; a whole one is a count, any other one is in float64."""
+    least, most = RANGES[unit]
+    right = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+    if not right or not least <= value <= most:
+        kind = "a whole number" if whole else "a number"
         raise OnetripError(
-            f"the fact {name} is not a figure", expected=words, found=repr(value), where=where
+            f"the fact {name} is not a figure that a chip can have",
+            expected=f"{kind} from {least:g} to {most:g}, in {unit}",
+            found=repr(value),
+            where=where,
+            next_step=f"state {name} in {unit}",
         )
-    return value if types is int else float(value)
+    return value if whole else float(value)
 
 
 def _with_cores(one: Target, text: str) -> Target:
