@@ -53,7 +53,7 @@ def spelled(name: str, power: float, reciprocal: float) -> np.ndarray:
     space: dict[str, Any] = {"triton": SimpleNamespace(jit=lambda f: f), "tl": tl}
     exec(collect(f"ot_narrow_{name}(", "nvidia"), space)
     space["ot_exp2_normal"] = approximate(np.exp2, power)
-    space["ot_reciprocal"] = approximate(lambda x: 1 / x, reciprocal)
+    space["ot_near_reciprocal"] = approximate(lambda x: 1 / x, reciprocal)
     with np.errstate(all="ignore"):
         return np.asarray(space[f"ot_narrow_{name}"](X), np.float32)
 

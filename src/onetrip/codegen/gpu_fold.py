@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..base.dtype import DType
+from ..base.dtype import DType, f32
 from ..base.sym import Var
-from ..ir.expr import Apply, Cast, Const, Expr, Fold, Load, compare
+from ..ir.expr import Apply, Cast, Const, Expr, Fold, Load, Local, compare, walk
 from ..ir.monoid import MONOIDS, lowest, number
 from .gpu_split import size
 
@@ -62,7 +62,7 @@ def joined(monoid: str, state: tuple[Expr, ...], lift: tuple[Expr, ...]) -> tupl
         kind = mean.dtype
         n = Apply("add", (count, lift[0]), kind)
         off = Apply("sub", (lift[1], mean), kind)
-        share = Apply("div", (number(1, kind), n), kind)
+        share = _share(n)
         new = Apply("add", (mean, Apply("mul", (off, share), kind)), kind)
         left = Apply("sub", (lift[1], new), kind)
         return n, new, Apply("add", (squares, Apply("mul", (off, left), kind)), kind)
@@ -77,7 +77,8 @@ def _softmax_joined(state: tuple[Expr, ...], x: Expr) -> tuple[Expr, ...]:
     kind = old.dtype
     top = Apply("maximum", (old, x), kind)
     safe = _finite(top)
-    kept, new = (Apply("exp", (Apply("sub", (e, safe), kind),), kind) for e in (old, x))
+    exp = _exp_of(x)
+    kept, new = (Apply(exp, (Apply("sub", (e, safe), kind),), kind) for e in (old, x))
     return top, Apply("add", (Apply("mul", (total, kept), kind), new), kind)
 
 
@@ -91,9 +92,23 @@ def softmax_near(
         x = _lowest_outside(x, inside)
     top = Apply("maximum", (old, Fold("max", near, (x,), 0, kind)), kind)
     safe = _finite(top)
-    kept, new = (Apply("exp", (Apply("sub", (e, safe), kind),), kind) for e in (old, x))
+    exp = _exp_of(x)
+    kept, new = (Apply(exp, (Apply("sub", (e, safe), kind),), kind) for e in (old, x))
     added = Fold("sum", near, (new,), 0, kind)
     return top, Apply("add", (Apply("mul", (total, kept), kind), added), kind)
+
+
+def _exp_of(x: Expr) -> str:
+    """The exponential for the terms of a sum: a near one where what is read has 16 bits."""
+    read = [e.dtype.bits for e in walk((x,)) if isinstance(e, Load | Local)]
+    return "near_exp" if x.dtype is f32 and read and max(read) <= 16 else "exp"
+
+
+def _share(n: Expr) -> Expr:
+    """1 / n, near: a weight of one step among all."""
+    if n.dtype is f32:
+        return Apply("near_reciprocal", (n,), f32)
+    return Apply("div", (number(1, n.dtype), n), n.dtype)
 
 
 def _lowest_outside(x: Expr, inside: Expr) -> Expr:

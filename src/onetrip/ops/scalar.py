@@ -257,6 +257,10 @@ TABLE: tuple[ScalarOp, ...] = (
     _float("rsqrt", 1, lambda x: np.asarray(x).dtype.type(1) / np.sqrt(x), 9),
     _special("exp", 1, np.exp, 14),
     _special("exp2", 1, np.exp2, 12),
+    # Of a term of a sum, and of a weight that is the same in what it divides: a few ulp, and 0 for
+    # what is less than any normal number. Schedules use them, operators' bodies do not.
+    _special("near_exp", 1, np.exp, 3),
+    _special("near_reciprocal", 1, np.reciprocal, 1),
     _special("expm1", 1, np.expm1, 20),
     _special("log", 1, np.log, 16),
     _special("log2", 1, np.log2, 16),
