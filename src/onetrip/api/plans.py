@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..base.options import MODES, Options, parse_options
 from ..frontend.ahead import capture_graphs
+from ..frontend.direct import directly
 from ..report.view import Plan, Planned, Settings, make_plan
 from ..target import Target, load
 from .arguments import check_arguments, check_options
@@ -161,7 +162,7 @@ def compile(
     made: Callable[..., Any] = torch.compile(
         model, backend=backend, dynamic=dynamic, fullgraph=fullgraph, options=chosen or None
     )
-    return made
+    return directly(made, torch._TorchCompileWrapper(backend, None, chosen or None, dynamic))
 
 
 __all__ = ["Plan", "analyze_model", "compile", "load_plan", "plan", "plan_of"]

@@ -26,6 +26,7 @@ from torch._guards import TracingContext
 
 from .annotations import take_annotations
 from .devices import bring_numbers, main_device
+from .direct import mark_whole
 from .foreach import split_foreach
 from .layout import lay_out_channels_last
 from .masks import simplify_masks
@@ -193,6 +194,11 @@ def make_backend(compile_graph: CompileGraph) -> Callable[..., Any]:
     """
 
     def backend(module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+        made = compiled_with_checks(module, example_inputs)
+        mark_whole(made, module)
+        return made
+
+    def compiled_with_checks(module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
         take_annotations(module)
         rewrite_dynamo_graph(module)
         compilation = _Compilation(compile_graph)
