@@ -92,10 +92,22 @@ def test_what_gains_nothing_stays(module: nn.Module, x: Tensor) -> None:
     assert not calls(graph, CLONE)
 
 
+def test_a_cpu_turns_weights_too_and_no_lone_convolution() -> None:
+    cpu = torch.device("cpu")
+    (graph,) = capture_graphs(Net().eval(), images(torch.float32), device=cpu, training=False)
+    first, second = calls(graph, CONVOLUTION)
+    operands = [a for call in (first, second) for a in call.args[:2]]
+    assert all(isinstance(a, torch.fx.Node) and is_turned(a) for a in operands)
+    lone = nn.Conv2d(3, 8, 3).eval()
+    (graph,) = capture_graphs(lone, images(torch.float32), device=cpu, training=False)
+    assert not calls(graph, CLONE)
+
+
 @pytest.fixture
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     dtypes = frozenset({torch.float32, torch.bfloat16})
     monkeypatch.setattr(layout, "_FASTER", {"cpu": dtypes})
+    monkeypatch.setattr(layout, "_LEAST", {})
     torch._dynamo.reset()
 
 

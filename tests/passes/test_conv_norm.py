@@ -80,10 +80,10 @@ def residual(net: Net, x: Tensor) -> Tensor:
 
 
 def test_a_residual_is_in_the_gpus_call_alone() -> None:
-    made, declined = found(find, graph(residual, "cuda"), "cuda")
+    made, declined = found(find, graph(residual, "cuda", channels_last=True), "cuda")
     note = f"{FOLDED}, residual, relu in the library's convolution"
     assert made == [f"relu reassociates: {note}"] and not declined
-    made, declined = found(find, graph(residual))
+    made, declined = found(find, graph(residual, channels_last=True))
     assert not made and "copies a residual" in declined[0]
 
 
