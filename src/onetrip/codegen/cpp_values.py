@@ -279,12 +279,16 @@ class Values:
         (offset,) = e.index
         if not wide:
             return self._load_one(e, offset)
+        if e.guard is None:
+            return self._load_lanes(e, offset)
+        other = constant(e.other) if e.other else f"{register_type(e.dtype)}(0)"
+        if not self.varies(e.guard):
+            bare = self._load_lanes(replace(e, guard=None, other=None), offset)
+            return f"{self.get(e.guard).text} ? {bare} : {value_type(e.dtype, True)}({other})"
         text = self._load_lanes(e, offset)
-        if e.guard is not None and not _is_zero(e.other):
-            assert e.other is not None
-            other = f"ot::splat({constant(e.other)})"
-            return f"ot::where({self.wide(e.guard)}, {text}, {other})"
-        return text
+        if _is_zero(e.other):
+            return text
+        return f"ot::where({self.wide(e.guard)}, {text}, ot::splat({other}))"
 
     def _load_one(self, e: Load, offset: Dim) -> str:
         half = self.places[e.buffer].buffer.type.dtype in (bf16, f16)
