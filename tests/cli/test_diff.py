@@ -91,7 +91,7 @@ def test_plan_files_and_json(repository: Path, tmp_path: Path) -> None:
         pytest.param(
             "HEAD:other.py:make", "the model's file does not exist", marks=pytest.mark.slow
         ),
-        ("net.json", "no plan file can be read"),
+        ("net.json", "the plan cannot be read"),
         ("net", "names no model"),
     ],
 )

@@ -22,7 +22,7 @@ from ..runtime.build_cpp import CppUnit
 from ..runtime.cache import Cache
 from ..runtime.cpu import CpuBackend
 from ..runtime.frame import Backend, BoundLaunch
-from ..target import Target, load
+from ..target import Target, load, names
 from .arguments import dump_folder, unwritable
 from .passed import show
 
@@ -62,7 +62,7 @@ def target_at_hand(device: torch.device) -> Target:
     if device.type != "cuda":
         return load(f"cpu:{max(2, torch.get_num_threads())}")
     name = torch.cuda.get_device_name(device).lower()
-    listed = ("a100", "h100", "h200", "b200", "mi300x")
+    listed = (t for t in names() if load(t).device == "cuda")
     return load(next((t for t in listed if t in name), _nearest(device)))
 
 

@@ -27,6 +27,11 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun[:-1]}ies" if noun.endswith("y") else f"{count} {noun}s"
 
 
+def slug(text: str) -> str:
+    """`text` as a part of a file's name: `nvidia-h200` for `NVIDIA H200`."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
 def identifier(text: str) -> str:
     """`text` as an identifier of C++ and Python."""
     name = re.sub(r"\W+", "_", text).strip("_")

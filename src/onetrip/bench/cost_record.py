@@ -7,7 +7,6 @@ Knows nothing of how a figure was measured or predicted.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
 from pathlib import Path
@@ -16,7 +15,10 @@ from statistics import median
 import msgspec
 
 from onetrip.base.errors import OnetripError
+from onetrip.base.files import File
+from onetrip.base.text import slug
 
+FILE = File("the costs", "a file that `onetrip bench model --out` wrote", "measure again")
 REGIMES = ("cold", "warm")
 TELLING = 0.1
 """Plans whose estimates differ by less than this share of the smaller one are not compared."""
@@ -200,33 +202,20 @@ def _telling(a: float, b: float) -> bool:
     return abs(a - b) > TELLING * min(a, b)
 
 
-def encode(costs: Costs) -> bytes:
+def encode(costs: Costs) -> str:
     """The file's text: JSON, one value a line."""
-    return msgspec.json.format(msgspec.json.encode(costs), indent=1) + b"\n"
+    return msgspec.json.format(msgspec.json.encode(costs), indent=1).decode() + "\n"
 
 
 def decode(data: bytes, where: str) -> Costs:
     """The record in a file's text.
 
     Raises:
-        OnetripError: the file is of another form.
+        UsageError: the file is of another form.
     """
-    try:
-        return msgspec.json.decode(data, type=Costs)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise OnetripError(
-            "a record of costs cannot be read",
-            expected="a file that `onetrip bench model --out` wrote",
-            found=str(error),
-            where=where,
-            next_step="measure again",
-        ) from error
+    return FILE.decoded(data, lambda t: msgspec.json.decode(t, type=Costs), where)
 
 
 def write(costs: Costs, folder: Path) -> Path:
     """Write the run into a folder, which is made where needed; returns the file."""
-    folder.mkdir(parents=True, exist_ok=True)
-    words = re.sub(r"[^a-z0-9]+", "-", costs.card.lower()).strip("-")
-    path = folder / f"costs-{costs.device}-{words}.json"
-    path.write_bytes(encode(costs))
-    return path
+    return FILE.write_into(folder, f"costs-{costs.device}-{slug(costs.card)}.json", encode(costs))

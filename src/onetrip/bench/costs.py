@@ -22,6 +22,7 @@ from typing import Any, Protocol
 import torch
 
 from onetrip.base.errors import OnetripError, UsageError
+from onetrip.base.options import SEARCHES
 from onetrip.bench import cost_record as record
 from onetrip.bench import timing, variants
 from onetrip.bench.blocks import BLOCKS
@@ -49,7 +50,6 @@ RANKED = (
     "chain8", "groupnorm_silu", "siblings", "reductions", "transpose_add",
 )  # fmt: skip
 """Blocks that are run under several plans."""
-SEARCHES = ("eager", "max", "best")
 
 
 class Compiler(Protocol):

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from onetrip.bench.demo import BiasDropoutNorm
 from onetrip.bench.models import First, bert
 from onetrip.target import Target, load
 
@@ -76,20 +77,6 @@ class Block(nn.Module):
 
 def _block(rows: int) -> Made:
     return _frozen(Block(1024, 4096)), (_empty(rows, 1024), _empty(rows, 4096))
-
-
-class BiasDropoutNorm(nn.Module):
-    """norm(dropout(x + bias)): three kernels that could be one."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.bias = nn.Parameter(torch.empty(width))
-        self.norm = nn.LayerNorm(width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The shape of x."""
-        normalized: Tensor = self.norm(F.dropout(x + self.bias, 0.1, self.training))
-        return normalized
 
 
 def _dropout(rows: int) -> Made:

@@ -5,14 +5,15 @@ Knows nothing of how a figure was measured.
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import msgspec
 
-from onetrip.base.errors import OnetripError
+from onetrip.base.files import File
+from onetrip.base.text import slug
 
 FORMAT = 1
+FILE = File("the results", f"format {FORMAT}, as `onetrip bench` writes it", "measure again")
 
 
 class VariantResult(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -59,41 +60,28 @@ class Results(msgspec.Struct, frozen=True):
     format: int = FORMAT
 
 
-def encode(results: Results) -> bytes:
+def encode(results: Results) -> str:
     """The file's text: JSON, one value a line, so that a diff can be read."""
-    return msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n"
+    return msgspec.json.format(msgspec.json.encode(results), indent=1).decode() + "\n"
 
 
 def decode(data: bytes, where: str) -> Results:
     """Read a results file.
 
     Raises:
-        OnetripError: the file is of another format.
+        UsageError: the file is of another format.
     """
-    try:
-        return msgspec.json.decode(data, type=Results)
-    except msgspec.MsgspecError as error:
-        raise OnetripError(
-            "a results file cannot be read",
-            expected=f"format {FORMAT}, as `onetrip bench` writes it",
-            found=str(error),
-            where=where,
-            next_step="measure again",
-        ) from error
+    return FILE.decoded(data, lambda t: msgspec.json.decode(t, type=Results), where)
 
 
 def file_name(results: Results) -> str:
     """One file for each suite and machine: a new run takes the place of the last."""
-    words = re.sub(r"[^a-z0-9]+", "-", results.card.lower()).strip("-")
-    return f"{results.suite}-{results.device}-{words}.json"
+    return f"{results.suite}-{results.device}-{slug(results.card)}.json"
 
 
 def write(results: Results, folder: Path) -> Path:
     """Write the run into a folder, which is made where needed; returns the file."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / file_name(results)
-    path.write_bytes(encode(results))
-    return path
+    return FILE.write_into(folder, file_name(results), encode(results))
 
 
 def markdown(results: Results) -> str:

@@ -45,7 +45,7 @@ def predicted_again(path: Path, target: str | None) -> Costs:
     from onetrip.bench import cost_record as record
     from onetrip.target import load
 
-    costs = record.decode(path.read_bytes(), str(path))
+    costs = record.decode(record.FILE.read(path), str(path))
     name = target or costs.target
     chip = load(name)
 

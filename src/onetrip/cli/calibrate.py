@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from onetrip.target import Target, load, profile
+from onetrip.target.load import FILE
 
 if TYPE_CHECKING:
     from onetrip.bench.calibrate import Figure
@@ -90,6 +91,6 @@ def command(device: str, output: Path | None) -> None:
         found = facts(figures, target)
         others = [f"# {n} = {f.value:.6g}: {f.how}" for n, f in figures.items() if n not in found]
         text = profile(target, output.stem, found)
-        output.write_text(text + "\n".join(["", "# Also measured:", *others, ""]))
+        FILE.write(output, text + "\n".join(["", "# Also measured:", *others, ""]))
         load(str(output))
         click.echo(f"written: {output}", err=True)

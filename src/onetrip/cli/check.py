@@ -11,6 +11,7 @@ from onetrip.base.errors import UsageError
 from onetrip.base.options import NUMERICS, SEARCHES
 from onetrip.cli import source
 from onetrip.cli.main import DIFFERS, OK
+from onetrip.cli.wanted import Wanted
 from onetrip.report import budget as budgets
 from onetrip.report.verdict import FORMATS
 
@@ -67,8 +68,8 @@ def command(
     sys.exit(DIFFERS if any(v.violations for v in verdicts) else OK)
 
 
-def _wanted(budget: budgets.Budget, target: str) -> source.Wanted:
-    return source.Wanted(target, budget.search, budget.numerics, budget.training)
+def _wanted(budget: budgets.Budget, target: str) -> Wanted:
+    return Wanted(target, budget.search, budget.numerics, budget.training)
 
 
 def _write(
@@ -78,19 +79,9 @@ def _write(
     old = budgets.read(path).target if path.exists() else {}
     search, numerics, training = settings
     chosen = targets or tuple(old) or ("h200",)
-    limits = {
-        t: budgets.limits_of(source.planned(model, source.Wanted(t, *settings))) for t in chosen
-    }
+    limits = {t: budgets.limits_of(source.planned(model, Wanted(t, *settings))) for t in chosen}
     made = budgets.Budget(budgets.FORMAT, {**old, **limits}, search, numerics, training)  # type: ignore[arg-type]
-    try:
-        path.write_text(budgets.encode(made), encoding="utf-8")
-    except OSError as error:
-        raise UsageError(
-            "the budget cannot be written",
-            expected="a file in a folder that can be written to",
-            found=error.strerror or str(error),
-            where=str(path),
-        ) from error
+    budgets.FILE.write(path, budgets.encode(made))
     click.echo(f"written: {path}", err=True)
 
 

@@ -6,9 +6,9 @@ import sys
 
 import click
 
-from onetrip.base.options import NUMERICS, SEARCHES
 from onetrip.cli import source
 from onetrip.cli.main import DIFFERS, OK
+from onetrip.cli.wanted import Wanted, takes_wanted
 
 MOST = 20
 """Changes that are shown unless all are asked for."""
@@ -17,19 +17,13 @@ MOST = 20
 @click.command("diff")
 @click.argument("before")
 @click.argument("after")
-@click.option("--target", default="h200", show_default=True, help="A chip of `onetrip targets`.")
-@click.option("--search", type=click.Choice(SEARCHES), default="best", show_default=True)
-@click.option("--numerics", type=click.Choice(NUMERICS), default="eager", show_default=True)
-@click.option("--training", is_flag=True, help="Forward and backward.")
+@takes_wanted
 @click.option("--all", "everything", is_flag=True, help=f"Every change, not only {MOST}.")
 @click.option("--json", "as_json", is_flag=True, help="Print the changes as JSON.")
 def command(
     before: str,
     after: str,
-    target: str,
-    search: str,
-    numerics: str,
-    training: bool,
+    wanted: Wanted,
     everything: bool,
     as_json: bool,
 ) -> None:
@@ -42,7 +36,6 @@ def command(
     """
     from onetrip.report import compare
 
-    wanted = source.Wanted(target, search, numerics, training)
     found = compare.compare(source.document(before, wanted), source.document(after, wanted))
     if as_json:
         click.echo(compare.encode(found), nl=False)

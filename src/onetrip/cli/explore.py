@@ -80,13 +80,5 @@ def _write(workshop: ModelWorkshop, target: str, path: Path, redact: bool) -> No
     session = Session(Boards(workshop), target)
     session.preset("best")
     html = export.page(session, redact=redact)
-    try:
-        path.write_text(html, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(
-            "the page cannot be written",
-            expected="a file in a folder that can be written to",
-            found=error.strerror or str(error),
-            where=str(path),
-        ) from error
+    export.FILE.write(path, html)
     click.echo(f"written: {path} ({len(html) / 1e6:.1f} MB)", err=True)

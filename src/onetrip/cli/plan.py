@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from onetrip.base.options import NUMERICS, SEARCHES
 from onetrip.cli.model import MODEL
+from onetrip.cli.wanted import Wanted, takes_wanted
 
 if TYPE_CHECKING:
     from onetrip.api.models import Model
@@ -17,19 +17,13 @@ if TYPE_CHECKING:
 
 @click.command("plan")
 @click.argument("model", type=MODEL)
-@click.option("--target", default="h200", show_default=True, help="A chip of `onetrip targets`.")
-@click.option("--search", type=click.Choice(SEARCHES), default="best", show_default=True)
-@click.option("--numerics", type=click.Choice(NUMERICS), default="eager", show_default=True)
-@click.option("--training", is_flag=True, help="Forward and backward.")
+@takes_wanted
 @click.option("--boundaries", is_flag=True, help="Every boundary, not only the largest ones.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the plan file.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan file instead of the tables.")
 def command(
     model: Model,
-    target: str,
-    search: str,
-    numerics: str,
-    training: bool,
+    wanted: Wanted,
     boundaries: bool,
     out: Path | None,
     as_json: bool,
@@ -46,10 +40,7 @@ def command(
         model.model,
         model.args,
         model.kwargs,
-        target=target,
-        search=search,
-        training=training,
-        numerics=numerics,
+        **wanted.keywords(),
     )
     if out is not None:
         made.save(out)

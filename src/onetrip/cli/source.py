@@ -14,31 +14,15 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 
 from onetrip.base.errors import UsageError
+from onetrip.cli.wanted import Wanted
 from onetrip.report import schema
 
 FORMS = "a plan file, file.py:factory, a .pt2, or revision:file.py:factory"
 _REVISION = re.compile(r"^(?P<revision>[^:]+):(?P<model>[^:]+(?:\.py:\w+|\.pt2))$")
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """How models are planned; plan files are taken as they are."""
-
-    target: str
-    search: str
-    numerics: str
-    training: bool
-
-    def flags(self) -> list[str]:
-        """The same for `onetrip plan`."""
-        named = ("target", "search", "numerics")
-        flags = [part for name in named for part in (f"--{name}", getattr(self, name))]
-        return flags + (["--training"] if self.training else [])
 
 
 def document(name: str, wanted: Wanted) -> schema.Document:
@@ -65,10 +49,7 @@ def planned(name: str, wanted: Wanted) -> schema.Document:
         model.model,
         model.args,
         model.kwargs,
-        target=wanted.target,
-        search=wanted.search,
-        training=wanted.training,
-        numerics=wanted.numerics,
+        **wanted.keywords(),
     )
     return made.document
 

@@ -227,17 +227,7 @@ def _levels(nest: Nest) -> Mapping[int, int]:
 
 def within_stage(roots: tuple[Expr, ...]) -> Iterator[Expr]:
     """Every distinct expression of a pass, operands first; results of reductions are leaves."""
-    seen: set[int] = set()
-    stack: list[tuple[Expr, bool]] = [(r, False) for r in reversed(roots)]
-    while stack:
-        e, ready = stack.pop()
-        if ready:
-            yield e
-        elif id(e) not in seen:
-            seen.add(id(e))
-            stack.append((e, True))
-            below = () if isinstance(e, Reduced) else children(e)
-            stack.extend((c, False) for c in reversed(below))
+    return walk(roots, lambda e: () if isinstance(e, Reduced) else children(e))
 
 
 def pass_reads(

@@ -11,6 +11,7 @@ import re
 from importlib.resources import files
 from typing import Any
 
+from ..base.files import File
 from . import shown, source, timeline
 from .session import MINE, PRESETS, Session
 
@@ -20,6 +21,7 @@ _STYLE = re.compile(r'<link rel="stylesheet" href="/static/([\w.-]+)">')
 MOST_SOURCES = 60
 """Kernels whose source is put into the file, the dearest first."""
 HIDDEN = "hidden"
+FILE = File("the page", "HTML that the explorer wrote", "export it again")
 
 
 def page(session: Session, *, redact: bool = False) -> str:

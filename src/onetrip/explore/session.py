@@ -24,7 +24,7 @@ from ..report.lines import constraints_of
 from ..report.schema import Line
 from ..report.view import Plan, Planned, check_lines, make_plan
 from .board import Board, Edge, is_locked
-from .workshop import SEARCHES, Workshop
+from .workshop import Workshop
 
 PRESETS = {"eager": "Eager", "max": "Fuse all", "best": "Best"}
 MINE = "mine"
@@ -152,7 +152,7 @@ class Session:
     def plan(self) -> GraphPlan | None:
         """The preset's own plan where the groups are those of one."""
         preset = self.state.preset
-        return self.boards.planned(self.place, preset).plan if preset in SEARCHES else None
+        return self.boards.planned(self.place, preset).plan if preset in PRESETS else None
 
     def graphs(self) -> tuple[str, ...]:
         """Names of the model's graphs."""

@@ -12,9 +12,6 @@ from typing import Protocol
 from ..plan.plan import Group
 from ..report.view import Plan, Planned
 
-SEARCHES = ("eager", "max", "best")
-"""The presets of the page."""
-
 
 @dataclass(frozen=True)
 class Written:

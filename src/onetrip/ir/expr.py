@@ -290,8 +290,10 @@ def _atom_content(atom: Sym) -> str:
     return f"{atom.name}<{_content(atom.extent)}" if isinstance(atom, Var) else repr(atom)
 
 
-def walk(roots: tuple[Expr, ...]) -> Iterator[Expr]:
-    """Every distinct expression below the roots, operands before users."""
+def walk(
+    roots: tuple[Expr, ...], below: Callable[[Expr], tuple[Expr, ...]] = children
+) -> Iterator[Expr]:
+    """Every distinct expression of the roots and `below` them, operands before users."""
     seen: set[int] = set()
     stack: list[tuple[Expr, bool]] = [(r, False) for r in reversed(roots)]
     while stack:
@@ -301,7 +303,7 @@ def walk(roots: tuple[Expr, ...]) -> Iterator[Expr]:
         elif id(e) not in seen:
             seen.add(id(e))
             stack.append((e, True))
-            stack.extend((c, False) for c in reversed(children(e)))
+            stack.extend((c, False) for c in reversed(below(e)))
 
 
 class Rewriter:

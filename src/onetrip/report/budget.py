@@ -20,6 +20,7 @@ from typing import Literal
 import msgspec
 
 from ..base.errors import UsageError
+from ..base.files import File
 from ..base.text import bytes_text, counted
 from .compare import boundary_text
 from .keys import short
@@ -27,6 +28,11 @@ from .schema import Boundary, Count, Document, Graph
 from .schema import Group as PlanGroup
 
 FORMAT = 1
+FILE = File(
+    "the budget",
+    f"TOML with format = {FORMAT} and a table [target.NAME] for each target",
+    "onetrip check MODEL --budget FILE --write makes a first budget",
+)
 _BARE = re.compile(r"^[\w-]+$", re.ASCII)
 MOST_CAUSES = 3
 """Boundaries that are named for one violation."""
@@ -133,16 +139,9 @@ class Verdict(msgspec.Struct, frozen=True):
 
 def read(path: str | Path) -> Budget:
     """The budget in a file; UsageError where there is none."""
-    try:
-        found = msgspec.convert(tomllib.loads(Path(path).read_text(encoding="utf-8")), Budget)
-    except (OSError, ValueError, msgspec.ValidationError) as error:
-        raise UsageError(
-            "the budget cannot be read",
-            expected="TOML with format = 1 and a table [target.NAME] for each target",
-            found=getattr(error, "strerror", None) or str(error),
-            where=str(path),
-            next_step="onetrip check MODEL --budget FILE --write makes a first budget",
-        ) from error
+    found = FILE.decoded(
+        FILE.read(path), lambda t: msgspec.convert(tomllib.loads(t), Budget), str(path)
+    )
     if found.format != FORMAT:
         raise UsageError(
             "the budget has another format",

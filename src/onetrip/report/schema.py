@@ -11,22 +11,25 @@ found.
 
 from __future__ import annotations
 
-import os
-import threading
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
 import msgspec
 
-from ..base.errors import OnetripError, UsageError
+from ..base.errors import OnetripError
+from ..base.files import File
 
 KIND = "onetrip.plan"
 FORMAT = 1
+FILE = File(
+    "the plan",
+    f"the JSON that plan.save writes, format {FORMAT}",
+    "check the path, or write it again: plan(model, args).save(path)",
+)
 Wish = Literal["cut", "fuse", "pin"]
 Verdict = Literal["illegal", "over-limit", "unprofitable", "by-user", "extern"]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Microseconds = Annotated[float, msgspec.Meta(ge=0)]
-T = TypeVar("T")
 
 
 class Evidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -309,7 +312,7 @@ def decode(text: str | bytes, where: str = "") -> Document:
     Raises:
         OnetripError: no JSON, no plan, or a plan of another format.
     """
-    header = _read(text, _Header, where)
+    header = FILE.decoded(text, lambda t: msgspec.json.decode(t, type=_Header), where)
     if header.kind != KIND:
         raise OnetripError(
             "this is not a plan",
@@ -326,7 +329,7 @@ def decode(text: str | bytes, where: str = "") -> Document:
             where=where,
             next_step="write it again with this version: plan(model, args).save(path)",
         )
-    document = _read(text, Document, where)
+    document = FILE.decoded(text, lambda t: msgspec.json.decode(t, type=Document), where)
     for graph in document.graphs:
         for line in graph.lines:
             _check_line(line, graph, where)
@@ -345,37 +348,14 @@ def _check_line(line: Line, graph: Graph, where: str) -> None:
         )
 
 
-def _read(text: str | bytes, kind: type[T], where: str) -> T:
-    try:
-        return msgspec.json.decode(text, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise OnetripError(
-            "the plan cannot be read",
-            expected=f"the JSON of plan.save, format {FORMAT}",
-            found=str(error),
-            where=where,
-            next_step="write it again: plan(model, args).save(path)",
-        ) from error
-
-
 def read(path: str | Path) -> Document:
     """The plan in a file.
 
     Raises:
-        UsageError: no file can be read there.
+        UsageError: no file can be read there, or it holds no JSON.
         OnetripError: what is there is no plan.
     """
-    try:
-        text = Path(path).read_bytes()
-    except (OSError, ValueError) as error:
-        raise UsageError(
-            "no plan file can be read",
-            expected="a file written by plan.save",
-            found=getattr(error, "strerror", None) or str(error),
-            where=str(path),
-            next_step="check the path and who may read it",
-        ) from error
-    return decode(text, str(path))
+    return decode(FILE.read(path), str(path))
 
 
 def write(document: Document, path: str | Path) -> None:
@@ -384,34 +364,4 @@ def write(document: Document, path: str | Path) -> None:
     Raises:
         UsageError: nothing can be written there.
     """
-    data = encode(document).encode()
-    try:
-        place = Path(path).resolve()
-        if place.exists() and not place.is_file():
-            place.write_bytes(data)  # a pipe or a device, or a folder, which refuses
-        else:
-            _replace(place, data)
-    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: a loop of links
-        raise UsageError(
-            "the plan cannot be written",
-            expected="a file, new or not, in a folder that can be written to",
-            found=getattr(error, "strerror", None) or str(error),
-            where=str(path),
-            next_step="name a file in a folder that exists, has room and can be written to",
-        ) from error
-
-
-def _replace(place: Path, data: bytes) -> None:
-    """Writes beside the file and moves it there in one step."""
-    beside = place.with_name(f".{place.name}.{os.getpid()}.{threading.get_ident()}")
-    try:
-        with beside.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        if place.exists():
-            beside.chmod(place.stat().st_mode)
-        beside.replace(place)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
+    FILE.write(path, encode(document))

@@ -18,8 +18,14 @@ from pathlib import Path
 from typing import Annotated, Any, get_origin, get_type_hints
 
 from onetrip.base.errors import OnetripError, UsageError
+from onetrip.base.files import File
 from onetrip.target.model import MATRIX_DTYPES, VECTOR_DTYPES, Cores, Fact, Rates, Target
 
+FILE = File(
+    "the target's file",
+    "TOML, as `onetrip calibrate` writes it",
+    "check the path, or write it again: onetrip calibrate --output FILE",
+)
 UNSUPPORTED = "unsupported"
 HEADER = ("name", "vendor", "arch", "device")
 HEADERS = {
@@ -78,17 +84,7 @@ def load(name: str) -> Target:
 
 def _read_file(path: Path) -> Target:
     """Read at each call: a profile may be measured again."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(
-            "no target's file can be read",
-            expected="a file that `onetrip calibrate` wrote",
-            found=str(error),
-            where=str(path),
-            next_step="check the path",
-        ) from error
-    target = parse(text, str(path))
+    target = parse(FILE.read(path), str(path))
     found = target if target.cores is None else _with_cores(target, "")
     return dataclasses.replace(found, name=str(path))
 
@@ -110,7 +106,7 @@ def _listed(name: str) -> Target:
     return _with_cores(target, count)
 
 
-def parse(text: str, where: str) -> Target:
+def parse(text: str | bytes, where: str) -> Target:
     """The target that a data file states.
 
     Args:
@@ -120,10 +116,7 @@ def parse(text: str, where: str) -> Target:
     Raises:
         OnetripError: not TOML, or a fact is missing, unknown, without source or of the wrong form.
     """
-    try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise OnetripError("a target's file is not TOML", found=str(error), where=where) from error
+    data = FILE.decoded(text, tomllib.loads, where)
     tables = ("facts", *RATE_TABLES)
     _expect(data, {*HEADER, *tables}, {"cores"}, where)
     _check_header(data, where)
