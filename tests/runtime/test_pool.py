@@ -34,6 +34,14 @@ def test_a_dropped_outputs_pages_come_back(pool: OutputPool) -> None:
     assert pool.held_bytes == BYTES
 
 
+def test_a_device_that_a_context_asks_for_changes_nothing(pool: OutputPool) -> None:
+    with torch.device("meta"):
+        made = take(pool)
+        again = take(pool)
+    assert made.device == again.device == torch.device("cpu")
+    assert made.data_ptr() and made.data_ptr() != again.data_ptr()
+
+
 KEEPERS = {
     "tensor": lambda t: t,
     "view": lambda t: t[3:, 1],

@@ -107,7 +107,7 @@ class CpuBackend:
 
     def arena(self, size: int) -> Tensor:
         """`size` bytes, on huge pages where the system grants them."""
-        made = torch.empty(size, dtype=torch.uint8)
+        made = torch.empty(size, dtype=torch.uint8, device="cpu")
         advise_huge(made.data_ptr(), size)
         return made
 

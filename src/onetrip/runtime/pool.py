@@ -48,7 +48,7 @@ def _aliaser() -> Callable[..., torch.Tensor]:
     )
     if found is not None:
         return found
-    return lambda t, shape, stride, offset: torch.empty(0, dtype=t.dtype).set_(
+    return lambda t, shape, stride, offset: torch.empty(0, dtype=t.dtype, device=t.device).set_(
         t.untyped_storage(), t.storage_offset() + offset, shape, stride
     )
 
@@ -81,7 +81,8 @@ class _Page:
 def _page(form: Form) -> _Page:
     nbytes, dtype, _ = form
     storage = torch.UntypedStorage(nbytes)
-    base = torch.empty(0, dtype=dtype).set_(storage, 0, (nbytes // dtype.itemsize,), (1,))
+    empty = torch.empty(0, dtype=dtype, device="cpu")  # whatever device a context asks for
+    base = empty.set_(storage, 0, (nbytes // dtype.itemsize,), (1,))
     return _Page(storage, base, storage.data_ptr(), storage._cdata, form)
 
 
