@@ -5,7 +5,6 @@ Must not change which groups there are.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -19,6 +18,7 @@ from .index import Index
 from .legality import Legality
 from .lifetime import Targets, live_ranges
 from .memory import MemoryPlan, plan_memory
+from .order import near_graph_order
 from .plan import Boundary, GraphPlan, Group, Together
 from .pool import Part, Pool, topological
 from .reasons import reason
@@ -98,21 +98,7 @@ def execution_order(pool: Pool) -> list[Part]:
     sources = {p.key: set(pool.waits_for(p)) for p in pool.parts.values()}
     if len(topological(sources)) < len(sources):  # the user pinned what computes a value again
         sources = {p.key: {s.key for s in pool.sources_of(p)} for p in pool.parts.values()}
-    followers: dict[int, list[int]] = {}
-    for key, above in sources.items():
-        for s in above:
-            followers.setdefault(s, []).append(key)
-    waiting = {key: len(above) for key, above in sources.items()}
-    ready = [(pool.parts[k].atoms, k) for k, count in waiting.items() if not count]
-    heapq.heapify(ready)
-    order: list[Part] = []
-    while ready:
-        _, key = heapq.heappop(ready)
-        order.append(pool.parts[key])
-        for follower in followers.get(key, ()):
-            waiting[follower] -= 1
-            if not waiting[follower]:
-                heapq.heappush(ready, (pool.parts[follower].atoms, follower))
+    order = near_graph_order(pool.parts, sources)
     assert len(order) == len(pool.parts), "the groups of a plan depend on each other in a circle"
     return order
 

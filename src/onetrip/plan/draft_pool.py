@@ -8,10 +8,10 @@ Must not know prices.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterable, Sequence
 
 from .index import Index
+from .order import near_graph_order
 from .pool import Part, Pool, bits
 
 Grouping = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
@@ -33,7 +33,8 @@ class DraftPool(Pool):
     def ordered(self) -> list[Part]:
         """The groups as `assemble.execution_order` has them; fewer than there are in a circle."""
         if self._order is None:
-            self._order = self._sorted()
+            sources = {key: self._waits(part) for key, part in self.parts.items()}
+            self._order = near_graph_order(self.parts, sources)
             self._place = {p.key: k for k, p in enumerate(self._order)}
         return self._order
 
@@ -42,28 +43,6 @@ class DraftPool(Pool):
         """The place of each group in the order, by its key."""
         self.ordered  # noqa: B018 - makes the places
         return self._place
-
-    def _sorted(self) -> list[Part]:
-        followers: dict[int, list[int]] = {}
-        waiting: dict[int, int] = {}
-        ready: list[tuple[tuple[int, ...], int]] = []
-        for key, part in self.parts.items():
-            above = self._waits(part)
-            waiting[key] = len(above)
-            for s in above:
-                followers.setdefault(s, []).append(key)
-            if not above:
-                ready.append((part.atoms, key))
-        heapq.heapify(ready)
-        order: list[Part] = []
-        while ready:
-            _, key = heapq.heappop(ready)
-            order.append(self.parts[key])
-            for follower in followers.get(key, ()):
-                waiting[follower] -= 1
-                if not waiting[follower]:
-                    heapq.heappush(ready, (self.parts[follower].atoms, follower))
-        return order
 
     def _waits(self, part: Part) -> set[int]:
         """`waits_for`, from what is remembered of the group."""
