@@ -193,8 +193,16 @@ def test_parts_are_counted_by_the_chip() -> None:
         (parts,) = (s for s in statements(made(sums(1 << 17, 4096), chip).kernels[0].body)
                     if isinstance(s, Loop) and s.mapping is Runs.GRID)  # fmt: skip
         counts.append(parts.axis.extent)
-        assert target.multiprocessors < counts[-1] <= 2 * target.multiprocessors
+        assert 2 * target.multiprocessors < counts[-1] <= 4 * target.multiprocessors
     assert counts[0] != counts[1]
+
+
+def test_a_walk_of_many_values_has_half_the_parts() -> None:
+    """What a thread holds of them leaves no room for more warps."""
+    (parts,) = (s for s in statements(made(norm_backward(1 << 17, 4096)).kernels[0].body)
+                if isinstance(s, Loop) and s.mapping is Runs.GRID)  # fmt: skip
+    multiprocessors = load("h200").multiprocessors
+    assert multiprocessors < parts.axis.extent <= 2 * multiprocessors
 
 
 def test_loads_go_ahead_of_the_walk() -> None:

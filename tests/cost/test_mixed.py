@@ -92,5 +92,6 @@ def test_parts_run_at_the_same_time() -> None:
     for columns in (64, 1024, 4096, 8192, 16384):
         tiled = mixed_of(nest(1 << 17, columns, "rc"), H200)
         assert tiled is not None
-        assert tiled.parts * tiled.warps <= H200.multiprocessors * max(RESIDENT, tiled.warps)
-        assert tiled.staged <= H200.shared_per_multiprocessor * tiled.warps / RESIDENT
+        warps = max(2 * RESIDENT, tiled.warps)  # one number loaded and one summed: few
+        assert tiled.parts * tiled.warps <= H200.multiprocessors * warps
+        assert tiled.staged <= H200.shared_per_multiprocessor * tiled.warps / warps

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from ..base.affine import coefficient
 from ..base.sym import Dim, Var
-from ..cost.mixed import AHEAD, Tiled, mixed_of
+from ..cost.mixed import AHEAD, MOST_WARPS, Tiled, mixed_of
 from ..cost.tiles import HELD, LANES, SHORT, SQUARE, VECTOR, WALK, thread_elements, wider
 from ..ir.kernel import Facts, Kernel
 from ..ir.nest import Axis, AxisKind, Buffer, Nest
@@ -232,13 +232,13 @@ def _rows(nest: Nest, contiguous: set[Var], target: Target) -> Tiling:
         lanes = {a: _power(a.extent, HELD) for a in inner}
         rows = _rows_together(space, whole, target)
         lanes |= {a: rows if space and a is space[-1] else 1 for a in space}
-        warps = max(1, min(16, rows * whole // 512))
+        warps = max(1, min(MOST_WARPS, rows * whole // 512))
         return Tiling(lanes, warps, "row")
     width = max((e.dtype.itemsize for e in nest.loads), default=4)
     budget = WALK * (wider(whole, width, target) if _goes_again(nest) else 1)
     lanes = _shared_lanes(nest, contiguous, budget)
     tile = max(math.prod(lanes[a] for a in axes) for axes in _walks(nest))
-    warps = max(1, min(budget // 512, tile // 256))
+    warps = max(1, min(MOST_WARPS, budget // 512, tile // 256))
     near = [a for a in inner if a in contiguous and not nest.scans]
     together = {a: _neighbours(nest, lanes[a]) for a in near}
     long = all(_steps(a, Tiling(lanes, warps, "row")) >= 2 * (AHEAD + 1) for a in near)

@@ -38,7 +38,8 @@ class Issued:
 # one instruction. Read off the machine code of sm_90, paths of rare arguments left out.
 GPU: dict[str, tuple[float, float]] = {
     "div": (11, 1), "sqrt": (9, 1), "rsqrt": (4, 1), "sigmoid": (20, 2), "tanh": (19, 2),
-    "exp": (8, 1), "exp2": (4, 1), "near_exp": (1, 1), "near_reciprocal": (0, 1), "expm1": (28, 1), "erf": (22, 1), "erfc": (46, 3),
+    "exp": (8, 1), "exp2": (4, 1), "near_exp": (1, 1), "near_reciprocal": (0, 1),
+    "expm1": (28, 1), "erf": (22, 1), "erfc": (46, 3),
     "erfinv": (43, 2), "lgamma": (150, 2), "log": (25, 0), "log2": (27, 0), "log10": (27, 0),
     "log1p": (27, 0), "sin": (26, 0), "cos": (26, 0), "tan": (34, 1), "asin": (20, 1),
     "acos": (22, 1), "atan": (30, 1), "sinh": (34, 2), "cosh": (20, 2), "asinh": (40, 1),
@@ -53,7 +54,8 @@ GPU: dict[str, tuple[float, float]] = {
 # Measured on one core with 512-bit vectors, chains of one and of three.
 CPU: dict[str, tuple[float, float]] = {
     "div": (10, 0), "sqrt": (14, 0), "rsqrt": (28, 0), "sigmoid": (38, 0), "tanh": (23, 0),
-    "exp": (28, 0), "exp2": (24, 0), "near_exp": (28, 0), "near_reciprocal": (10, 0), "expm1": (110, 0), "erf": (42, 0), "erfc": (40, 0),
+    "exp": (28, 0), "exp2": (24, 0), "near_exp": (28, 0),
+    "near_reciprocal": (10, 0), "expm1": (110, 0), "erf": (42, 0), "erfc": (40, 0),
     "erfinv": (155, 0), "lgamma": (420, 0), "log": (50, 0), "log2": (50, 0), "log10": (50, 0),
     "log1p": (70, 0), "sin": (52, 0), "cos": (68, 0), "tan": (110, 0), "asin": (68, 0),
     "acos": (68, 0), "atan": (100, 0), "sinh": (140, 0), "cosh": (120, 0), "asinh": (900, 0),

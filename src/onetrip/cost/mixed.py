@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ..base.affine import coefficient
 from ..base.sym import Dim, Var, atoms, product
-from ..ir.expr import Reduction
+from ..ir.expr import Load, Reduction
 from ..ir.nest import Nest
 from ..passes.mixed import Walk, is_mixed, walks
 from ..target import Target
@@ -30,6 +30,8 @@ EACH = 16
 MOST_WARPS = 16
 RESIDENT = 16
 """Warps on each multiprocessor that the parts make: more would write more partial sums."""
+FEW = 3
+"""Values of one element that a thread holds, loaded or summed, at most, for twice as many warps."""
 LEAST_STEPS = 4
 """Steps of a part, at least: its partial sums are one row, and it reads several."""
 AHEAD = 3
@@ -118,23 +120,33 @@ def _tiled(walk: Walk, nest: Nest, target: Target, hints: Hints) -> Tiled:
     rows = min(max(TOGETHER // lanes, least, 1), most)
     warps = max(1, min(MOST_WARPS, rows * lanes // (EACH * 32)))
     points = number(product([a.extent for a in nest.space]), hints)
-    parts = _parts(length, rows, warps, points, target)
+    values = len(_streams(nest, walk)) + sum(len(r.lift) for r in walk.columns)
+    resident = RESIDENT * (2 if values <= FEW else 1)
+    parts = _parts(length, rows, max(1, resident // warps), points, target)
     steps = max(1, -(-number(length, hints) // (rows * parts)))
     tile = rows * _streamed(nest, walk, lanes)
-    room = target.shared_per_multiprocessor // max(1, RESIDENT // warps)
+    room = target.shared_per_multiprocessor // max(1, resident // warps)
     stages = min(AHEAD, 1 + room // max(1, tile), steps)
     return Tiled(walk, rows, lanes, warps, parts, steps, stages, tile * (stages - 1))
 
 
 def _streamed(nest: Nest, walk: Walk, lanes: int) -> int:
     """Bytes that the walk loads for each row."""
-    loads = [e for e in nest.loads if not e.free.isdisjoint(walk.walked)]
-    return sum(e.dtype.itemsize * (1 if e.free.isdisjoint(walk.held) else lanes) for e in loads)
+    return sum(
+        e.dtype.itemsize * (1 if e.free.isdisjoint(walk.held) else lanes)
+        for e in _streams(nest, walk)
+    )
 
 
-def _parts(length: Dim, rows: int, warps: int, points: int, target: Target) -> int:
-    """Programs for each point of the space: as many as fill the chip, while each has some steps."""
-    wanted = target.multiprocessors * max(1, RESIDENT // warps) // max(1, points)
+def _streams(nest: Nest, walk: Walk) -> list[Load]:
+    """What is loaded anew for each row."""
+    return [e for e in nest.loads if not e.free.isdisjoint(walk.walked)]
+
+
+def _parts(length: Dim, rows: int, programs: int, points: int, target: Target) -> int:
+    """Programs for each point of the space: so many of a multiprocessor, while each has some
+    steps."""
+    wanted = target.multiprocessors * programs // max(1, points)
     if isinstance(length, int):
         wanted = min(wanted, length // (rows * LEAST_STEPS))
     return max(1, wanted)
