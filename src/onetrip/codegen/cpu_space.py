@@ -94,8 +94,9 @@ class Space:
         """Columns are taken several vectors at a time: wider reads of every row."""
         if not self.nest.reductions:
             return vectors_at(self.roots, lane)
-        lifts = [e for r in self.nest.reductions for e in r.lift]
-        return 1 if is_heavy(lifts) or len(lifts) > 2 else 4
+        stages = self.stages.ready(self.roots, self.bound) or [list(self.nest.reductions)]
+        lifts = [[e for r in stage for e in r.lift] for stage in stages]
+        return 1 if any(is_heavy(x) or len(x) > 2 for x in lifts) else 4
 
     # ---------------------------------------------------------------- what stands inside
 

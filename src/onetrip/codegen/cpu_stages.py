@@ -17,14 +17,10 @@ from typing import TypeAlias
 
 from ..base.sym import Dim, Sym, Var, add, ceildiv, mul
 from ..ir.expr import (
-    Apply,
-    Cast,
-    Const,
     Expr,
     Fold,
     Load,
     Local,
-    Position,
     Reduced,
     Reduction,
     Rewriter,
@@ -34,7 +30,7 @@ from ..ir.expr import (
     walk,
 )
 from ..ir.kernel import Assign, Carry, Let, Loop, Mapping, Scratch, Stmt
-from ..ir.monoid import MONOIDS, number
+from ..ir.monoid import MONOIDS
 from ..ir.nest import Store
 from ..ir.types import TensorType
 from .cpp_index import MOST_LANES, divides
@@ -366,33 +362,6 @@ def part_of(level: Level, part: Level | None) -> Level:
     if part is None or part.axis is not level.axis:
         return level
     return Level(level.axis, level.tile, part.start, part.stop)
-
-
-def two_pass(e: Expr) -> Expr:
-    """Welford statistics of single elements as two sums over a row that is in cache by then.
-
-    (count, mean, m2) of x   =   n, sum(x) / n, sum((x - mean)^2)
-    """
-
-    def node(x: Expr) -> Expr | None:
-        if not isinstance(x, Reduced) or x.reduction.monoid != "welford":
-            return None
-        r = x.reduction
-        one, value, zero = r.lift
-        if not (isinstance(one, Const) and isinstance(zero, Const) and one.value == 1):
-            return None
-        points = iterations(r.axes)
-        n: Expr = Cast(Position(points), value.dtype)
-        if isinstance(points, int):
-            n = number(points, value.dtype)
-        total = Reduced(Reduction("sum", r.axes, (value,)), 0, value.dtype)
-        mean = Apply("div", (total, n), value.dtype)
-        off = Apply("sub", (value, mean), value.dtype)
-        square = Apply("mul", (off, off), value.dtype)
-        spread = Reduced(Reduction("sum", r.axes, (square,)), 0, value.dtype)
-        return (n, mean, spread)[x.component]
-
-    return Rewriter(node=node)(e)
 
 
 def _reductions(roots: Sequence[Expr]) -> set[Reduction]:

@@ -36,9 +36,10 @@ from .cpu_axes import (
     traffic,
 )
 from .cpu_intervals import in_pieces
+from .cpu_means import in_two_passes
 from .cpu_space import BLOCK, PIECES, Space
 from .cpu_split import split
-from .cpu_stages import Stages, two_pass
+from .cpu_stages import Stages
 from .scan_order import turned
 from .scheduled import Scheduled
 
@@ -63,8 +64,7 @@ def schedule(nest: Nest, target: Target, *, name: str, facts: Facts) -> Schedule
         name: the kernel's identifier.
         facts: cost and origin, written into the head of the text.
     """
-    stores = tuple(_two_pass_store(s) for s in nest.stores)
-    nest = turned(Nest(nest.space, nest.buffers, stores))
+    nest = turned(Nest(nest.space, nest.buffers, in_two_passes(nest.stores)))
     body: list[Stmt] = []
     families: list[str] = []
     writer = Stages(accesses(nest))
@@ -75,11 +75,6 @@ def schedule(nest: Nest, target: Target, *, name: str, facts: Facts) -> Schedule
     kernel = Kernel(name, nest.buffers, in_pieces(body), _sizes(nest, body),
                     "+".join(dict.fromkeys(families)), facts=facts)  # fmt: skip
     return Scheduled((kernel,))
-
-
-def _two_pass_store(s: Store) -> Store:
-    guard = None if s.guard is None else two_pass(s.guard)
-    return replace(s, value=two_pass(s.value), guard=guard)
 
 
 def _threads(nest: Nest) -> Mapping:

@@ -201,7 +201,7 @@ def _group_norm_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
 
 
 def _group_norm(build: Builder, node: Node) -> Outputs:
-    """scale = weight / deviation, shift = bias - scale * mean, y = x * scale + shift."""
+    """scale = weight / deviation, y = (x - mean) * scale + bias."""
     source, at = tensor(node, 0), node.attr
     n, groups, channels = at["N"], at["group"], at["C"]
     x = wide(build, source)
@@ -219,12 +219,19 @@ def _group_norm(build: Builder, node: Node) -> Outputs:
     scale, centre = spread(inverse), spread(mean)
     if params["weight"] is not None:
         scale = build("mul", scale, per_channel(build, wide(build, params["weight"]), rank))
-    shift = build("mul", build("neg", scale), centre)
-    if params["bias"] is not None:
-        shift = build("add", shift, per_channel(build, wide(build, params["bias"]), rank))
-    y = build("multiply_add", x, scale, shift)
+    y = _centred(build, x, centre, scale, params["bias"])
     stats = (build("view", v, size=(n, groups)) for v in (mean, inverse))
     return finish(build, node, (y, *stats))
+
+
+def _centred(build: Builder, x: Value, mean: Value, scale: Value, bias: Value | None) -> Value:
+    """(x - mean) * scale + bias. Eager's x * scale + (bias - scale * mean) loses what the two
+    products share, in numbers that lie near their mean."""
+    away = build("sub", x, mean)
+    if bias is None:
+        return build("mul", away, scale)
+    each = per_channel(build, wide(build, bias), x.type.rank)
+    return build("multiply_add", away, scale, each)
 
 
 def _np_group_norm(x: Any, *rest: Any) -> Any:
@@ -313,7 +320,7 @@ def _batch(build: Builder, node: Node) -> Outputs:
 
 
 def _training(build: Builder, node: Node, has_running: bool) -> list[Value]:
-    """Statistics of the batch, then as in evaluation; running ones move by `momentum`."""
+    """Statistics of the batch, and distances from them; running ones move by `momentum`."""
     x = wide(build, tensor(node, 0))
     dims = tuple(k for k in range(x.type.rank) if k != 1)
     mean, _, variance = moments(build, x, dims, **CHANNEL_SUM)
@@ -321,7 +328,11 @@ def _training(build: Builder, node: Node, has_running: bool) -> list[Value]:
     mean, variance = (build("view", v, size=size) for v in (mean, variance))
     inverse = inverse_deviation(build, variance, node.attr["eps"])
     parts = optional(node, ("weight", "bias", "running_mean", "running_var"), 1)
-    y = _scaled(build, x, mean, inverse, parts["weight"], parts["bias"])
+    scale, weight = inverse, parts["weight"]
+    if weight is not None:
+        scale = build("mul", scale, wide(build, weight))
+    centre, scale = (per_channel(build, v, x.type.rank) for v in (mean, scale))
+    y = _centred(build, x, centre, scale, parts["bias"])
     results = [y, mean, inverse]
     old = (parts["running_mean"], parts["running_var"])
     if has_running and old[0] is not None and old[1] is not None:
