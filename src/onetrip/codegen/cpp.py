@@ -166,8 +166,8 @@ def _segment_text(segment: Segment, alias: dict[str, str]) -> str:
             "  {",
             f"    void* const b[] = {{{b}}};",
             f"    const int64_t sz[] = {{{sz}}};",
-            f"    const int error = {alias[kernel]}(b, sz, threads);",
-            f"    if (error) return ot::last_failure.launch = {position}, error;",
+            f"    if (const int error = {alias[kernel]}(b, sz, threads)) "
+            f"return ot::failed_at({position}, error);",
             "  }",
         ]
     return "\n".join([*lines, "  return 0;", "}\n"])

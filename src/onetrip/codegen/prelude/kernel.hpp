@@ -68,6 +68,10 @@ __attribute__((cold, noinline)) static int failed(finding found) {
   last_failure.found = found;
   return found.code;
 }
+__attribute__((cold, noinline)) static int failed_at(int64_t launch, int code) {
+  last_failure.launch = launch;
+  return code;
+}
 
 }  // namespace ot
 
