@@ -37,6 +37,7 @@ LIBRARY = frozenset({
 })  # fmt: skip
 """Library calls with operands of their own, which no graph of small random values needs."""
 UNDEFINED = frozenset({
+    "prod", "cumprod",  # the order of the factors decides what overflows
     "rms_norm_backward",  # the CPU has no kernel of it
     "fmod", "remainder",  # eager's vector kernels are NaN where the quotient is beyond their range
     "left_shift", "right_shift",  # of negative numbers of bits
@@ -81,6 +82,9 @@ WEIGHTED = ("elementwise",) * 6 + ("reduction", "composite", "movement") * 2 + t
 TIES = frozenset({"mode", "kthvalue", "median_dim", "nanmedian_dim", "sort", "topk"})
 """Operators of which only the values are read: which of equal elements a place names is open."""
 
+REJECTED = (RuntimeError, ValueError, IndexError, NotImplementedError, TypeError)
+"""What a call raises that eager, or torch's rule for shapes, does not accept."""
+
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 
 
@@ -112,7 +116,7 @@ class Sketch:
         given = tree_map_only(Ref, self.values.__getitem__, (step.args, dict(kwargs)))
         try:
             found = step.call(*given[0], **given[1])
-        except (RuntimeError, ValueError, IndexError, NotImplementedError, TypeError):
+        except REJECTED:
             return None
         made = [x for x in tree_leaves(found) if isinstance(x, Tensor)]
         if any(not _small(t) for t in made) or not _as_foretold(step, given, made):
@@ -167,7 +171,7 @@ def _operator(target: str) -> str:
 
 
 def _as_foretold(step: Step, given: Any, made: Sequence[Tensor]) -> bool:
-    """Whether torch's own rule for shapes, by which graphs are captured, says what its kernel does.
+    """Whether torch's rule for shapes, by which graphs are captured, says what its kernel does.
 
     For `pixel_unshuffle` of nothing it does not.
     """
@@ -178,8 +182,8 @@ def _as_foretold(step: Step, given: Any, made: Sequence[Tensor]) -> bool:
     args, kwargs = tree_map_only(Tensor, shape_alone, given)
     try:
         foretold = tree_leaves(step.call(*args, **kwargs))
-    except (RuntimeError, NotImplementedError):
-        return True
+    except REJECTED:
+        return False
     return [t.shape for t in foretold if isinstance(t, Tensor)] == [t.shape for t in made]
 
 
@@ -338,8 +342,8 @@ def _mask(s: Sketch, shape: Sequence[int]) -> Ref:
 
 FOLDS = ("sum.dim_IntList", "mean.dim", "amax.default", "amin.default", "var.correction",
          "logsumexp.default", "any.dims", "all.dims")  # fmt: skip
-ALONG = ("_softmax.default", "_log_softmax.default", "cumsum.default", "cumprod.default",
-         "argmax.default", "argmin.default", "prod.dim_int", "max.dim", "min.dim",
+ALONG = ("_softmax.default", "_log_softmax.default", "cumsum.default",
+         "argmax.default", "argmin.default", "max.dim", "min.dim",
          "cummax.default", "logcumsumexp.default", "sort.default")  # fmt: skip
 
 
@@ -362,7 +366,35 @@ def cast_call(s: Sketch) -> None:
     s.converted(s.any_value(), s.draw(st.sampled_from(DTYPES)))
 
 
-ACTIONS = (table_call,) * 6 + (view_call, fold_call) * 2 + (cat_call, update_call, cast_call)
+def again_call(s: Sketch) -> None:
+    """A call that is there once more, with one of its numbers another: what must not be merged."""
+    pure = [step for step in s.steps if not step.writes]
+    if not pure:
+        return
+    step = s.draw(st.sampled_from(pure))
+    words = [*step.args, *(v for _, v in step.kwargs)]
+    places = [k for k, x in enumerate(words) if _other(x) is not None]
+    if not places:
+        return
+    place = s.draw(st.sampled_from(places))
+    words[place] = _other(words[place])
+    args, rest = words[: len(step.args)], words[len(step.args) :]
+    s.step(step.target, *args, **dict(zip((k for k, _ in step.kwargs), rest, strict=True)))
+
+
+def _other(x: Any) -> Any:
+    """Another attribute of the kind, None for what is no number."""
+    if isinstance(x, bool):
+        return not x
+    if isinstance(x, int | float):
+        return x + 1 if x <= 0 else x - 1
+    if isinstance(x, list) and len(x) == 1 and isinstance(x[0], int):
+        return [_other(x[0])]
+    return None
+
+
+SELDOM = (cat_call, update_call, cast_call, again_call)
+ACTIONS = (table_call,) * 6 + (view_call, fold_call) * 2 + SELDOM
 
 
 @st.composite

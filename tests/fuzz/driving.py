@@ -98,8 +98,9 @@ def smallest(failure: Failure, **options: Any) -> Failure:
 
 
 def _first(note: str) -> str:
-    """What kind of wrong it is."""
-    return note.partition(":")[0]
+    """What kind of wrong it is: which values differ in what way depends on what stood before."""
+    kind = note.partition(":")[0]
+    return "values" if kind == "ulp" or kind.startswith("other") else kind
 
 
 def _least(

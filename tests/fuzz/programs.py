@@ -22,7 +22,7 @@ from torch import Tensor, fx
 from torch.utils._pytree import tree_map_only
 
 INF, NAN = math.inf, math.nan
-SPECIAL = (0.0, -0.0, 1.0, -1.0, 0.5, INF, -INF, NAN, 1e-40, -1e-40, 1e-30, 3e4, -3e38, 88.7, 1e-7)
+SPECIAL = (0.0, -0.0, 1.0, -1.0, 0.5, INF, -INF, NAN, 1e-40, -1e-40, 1e-30, 3e4, -300.0, 88.7, 1e-7)
 """Zeros, infinities, NaN, subnormals, and where functions leave the range of a dtype."""
 EXTREMES = (0, 1, -1, 2, 127, -128, 255, 32767, -32768, 2**31 - 1, -(2**31), 2**63 - 1, -(2**63))
 SPECIAL_SHARE = 0.3
