@@ -6,6 +6,7 @@ import ctypes
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,10 +15,11 @@ import torch
 
 from onetrip.base.errors import ToolchainError
 from onetrip.runtime import build_cpp
-from onetrip.runtime.build_cpp import CppUnit, build, unit_key
+from onetrip.runtime.build_cpp import CppUnit, begin, build, unit_key
 from onetrip.runtime.cache import Cache
 from onetrip.runtime.toolchain import (
     UNITS,
+    Toolchain,
     find_compiler,
     openmp_runtimes,
     toolchain,
@@ -45,6 +47,36 @@ def test_units_come_back_in_order_and_are_built_once(
     monkeypatch.setattr(build_cpp, "_run", refuse)
     again = build(units, PRELUDE, cache=Cache(tmp_path))
     assert [lib.answer() for lib in again] == [3, 1, 2, 3]
+
+
+def test_a_prelude_that_was_begun_is_not_compiled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[str] = []
+    run = build_cpp._run
+
+    def counted(chain: Toolchain, arguments: Sequence[str], folder: Path, name: str) -> None:
+        compiled.append(name)
+        run(chain, arguments, folder, name)
+
+    monkeypatch.setattr(build_cpp, "_run", counted)
+    cache = Cache(tmp_path)
+    begin(PRELUDE, cache)()
+    assert compiled == ["the prelude", "the import library"][not toolchain().precompiles :]
+    begin(PRELUDE, cache)()
+    (library,) = build([answer(4)], PRELUDE, cache=cache)
+    assert library.answer() == 4
+    assert compiled[-1] == "answer_4" and compiled.count("the import library") == 1
+
+
+def test_what_begins_in_vain_is_told_by_the_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ONETRIP_CXX", str(tmp_path / "no compiler"))
+    cache = Cache(tmp_path)
+    begin(PRELUDE, cache)()
+    with pytest.raises(ToolchainError, match="no C\\+\\+ compiler"):
+        build([answer(5)], PRELUDE, cache=cache)
 
 
 def test_the_key_forgets_comment_lines_and_nothing_else() -> None:

@@ -91,7 +91,8 @@ def build_captured(captured: CapturedGraph, options: Options) -> Built:
         )
     target = load(options.target) if options.target else target_at_hand(device)
     timer = WayTimer(device, target, options) if options.autotune else None
-    return build(analyze(captured, target, options, timer), device_for(device, target), options)
+    way = device_for(device, target).begun(options)
+    return build(analyze(captured, target, options, timer), way, options)
 
 
 def runner(built: Built) -> Callable[[list[Any]], list[Any]]:

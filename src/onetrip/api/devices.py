@@ -18,7 +18,7 @@ from ..codegen.triton import TritonText
 from ..codegen.triton_packed import emit_launched
 from ..ir.kernel import Facts, Launched, parts, spans
 from ..ir.nest import Nest
-from ..runtime.build_cpp import CppUnit
+from ..runtime.build_cpp import CppUnit, begin
 from ..runtime.cache import Cache
 from ..runtime.cpu import CpuBackend
 from ..runtime.frame import Backend, BoundLaunch
@@ -41,6 +41,11 @@ class Device:
 
     schedule: Schedule
     backend: Callable[[Options], Backend]
+
+    def begun(self, options: Options) -> Device:
+        """This device with the backend of its next program, which begins what needs no kernels."""
+        backend = self.backend(options)
+        return Device(self.schedule, lambda _: backend)
 
 
 def device_for(device: torch.device, target: Target) -> Device:
@@ -85,7 +90,8 @@ def _cpu_backend(options: Options) -> Backend:
         _dump(options, "program.cpp", text)
         return [CppUnit("the program's kernels", text)]
 
-    return CpuBackend(emit, prelude_text(), Cache(options.cache_dir))
+    prelude, cache = prelude_text(), Cache(options.cache_dir)
+    return CpuBackend(emit, prelude, cache, begin(prelude, cache))
 
 
 def _cpp_text(segments: Sequence[Sequence[BoundLaunch]]) -> str:

@@ -10,10 +10,12 @@ import errno
 import os
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 
 from onetrip.base import knobs
 from onetrip.base.errors import ToolchainError
@@ -80,8 +82,29 @@ def _prelude(prelude: str, chain: Toolchain, cache: Cache) -> Path:
         arguments = ["-shared", "-nostdlib", f"-Wl,-soname,{chain.imports}", "-x", "c++"]
         _run(chain, [*arguments, os.devnull, "-o", IMPORTS], folder, "the import library")
 
-    key = content_key(("prelude", prelude, chain.identity, chain.imports, *chain.flags))
-    return cache.put(key, produce) / HEADER
+    return cache.put(_prelude_key(prelude, chain), produce) / HEADER
+
+
+def _prelude_key(prelude: str, chain: Toolchain) -> str:
+    return content_key(("prelude", prelude, chain.identity, chain.imports, *chain.flags))
+
+
+def begin(prelude: str, cache: Cache) -> Callable[[], None]:
+    """Starts to compile the prelude where the cache lacks it, which takes as long as planning.
+
+    Returns:
+        What waits for the end. It raises nothing: `build` meets the same error, and tells it.
+    """
+
+    def attempt() -> None:
+        with suppress(Exception):
+            chain = toolchain()
+            if not cache.folder(_prelude_key(prelude, chain)).is_dir():
+                _prelude(prelude, chain, cache)
+
+    thread = Thread(target=attempt, name="onetrip prelude")
+    thread.start()
+    return thread.join
 
 
 def unit_key(unit: CppUnit, prelude: str, chain: Toolchain) -> str:

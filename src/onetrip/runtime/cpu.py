@@ -69,11 +69,13 @@ class CpuBackend:
     Attributes:
         emit: runs of kernels -> translation units.
         prelude: the header that every unit includes.
+        begun: waits for what was begun before there was anything to build.
     """
 
     emit: Emit
     prelude: str
     cache: Cache
+    begun: Callable[[], None] = lambda: None
 
     @property
     def device(self) -> torch.device:
@@ -83,6 +85,7 @@ class CpuBackend:
     def build(self, segments: Sequence[Sequence[BoundLaunch]]) -> list[Action]:
         """Raises ToolchainError when no compiler runs or it rejects the text."""
         units = [*self.emit(segments), CALL]
+        self.begun()
         *libraries, call = build(units, self.prelude, cache=self.cache)
         found = [_function(libraries, k) for k in range(len(segments))]
         return [
