@@ -109,7 +109,7 @@ def _integer_loop(name: str, dtype: torch.dtype, call: str) -> str:
         "    auto x = ot::load(p + i, n - i), y = ot::load(q + i, n - i);\n"
         f"    ot::store(r + i, {call}, n - i);\n"
         "  }\n"
-        "  return f.found;\n}\n"
+        "  return f.first.code;\n}\n"
     )
 
 
@@ -211,7 +211,7 @@ PLACES = "using namespace ot;\n" + "".join(
   f.active = first_lanes(n);
   vec<int64_t> i = checked_index(load(at, n), size, f);
   store(q, gather(p, i, f.active), n);
-  return f.found;
+  return f.first.code;
 }}
 """
     for d in TYPES
