@@ -3,29 +3,40 @@
 
 namespace ot {
 
-// Halves folded onto each other: lane i with lane i + W/2, then W/4, ... down to lane 0.
-template <class T, class F> OT_INLINE T fold_lanes(vec<T> x, F f) {
-  T t[W];
-  for (int i = 0; i < W; i++) t[i] = x[i];
-  for (int half = W / 2; half > 0; half /= 2)
-    for (int i = 0; i < half; i++) t[i] = f(t[i], t[i + half]);
-  return t[0];
-}
-
 template <class T> OT_INLINE T maximum(T a, T b) { return a != a ? a : a > b ? a : b; }
 template <class T> OT_INLINE T minimum(T a, T b) { return a != a ? a : a < b ? a : b; }
 
+// Halves folded onto each other: lane i with lane i + W/2, then W/4, ... down to lane 0. Whole
+// registers first, the lanes of a small one by themselves.
+template <class T, class Reg, class F> OT_INLINE T fold_register(Reg x, F f) {
+  constexpr int lanes = sizeof(Reg) / sizeof(T);
+  if constexpr (sizeof(Reg) > 16) {
+    typedef T half __attribute__((vector_size(sizeof(Reg) / 2)));
+    return fold_register<T>(f(low_half<half>(x), high_half<half>(x)), f);
+  } else {
+    T t[lanes];
+    for (int i = 0; i < lanes; i++) t[i] = x[i];
+    for (int half = lanes / 2; half > 0; half /= 2)
+      for (int i = 0; i < half; i++) t[i] = f(t[i], t[i + half]);
+    return t[0];
+  }
+}
+template <class T, class F> OT_INLINE T fold_lanes(vec<T> x, F f) {
+  if constexpr (vec<T>::N == 2) return fold_register<T>(f(x.r[0], x.r[1]), f);
+  return fold_register<T>(x.r[0], f);
+}
+
 template <class T> OT_INLINE T sum_lanes(vec<T> x) {
-  return fold_lanes(x, [](T a, T b) { return T(a + b); });
+  return fold_lanes(x, [](auto a, auto b) { return decltype(a)(a + b); });
 }
 template <class T> OT_INLINE T prod_lanes(vec<T> x) {
-  return fold_lanes(x, [](T a, T b) { return T(a * b); });
+  return fold_lanes(x, [](auto a, auto b) { return decltype(a)(a * b); });
 }
 template <class T> OT_INLINE T max_lanes(vec<T> x) {
-  return fold_lanes(x, [](T a, T b) { return maximum(a, b); });
+  return fold_lanes(x, [](auto a, auto b) { return maximum(a, b); });
 }
 template <class T> OT_INLINE T min_lanes(vec<T> x) {
-  return fold_lanes(x, [](T a, T b) { return minimum(a, b); });
+  return fold_lanes(x, [](auto a, auto b) { return minimum(a, b); });
 }
 
 // The running best of an arg-reduction: a value and where it stands, one pair per lane.
