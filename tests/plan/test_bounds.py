@@ -9,6 +9,7 @@ import pytest
 from onetrip.base.dtype import bf16
 from onetrip.cost.sizes import NO_HINTS
 from onetrip.ir.graph import Graph
+from onetrip.plan import exact
 from onetrip.plan.constraints import NO_CONSTRAINTS
 from onetrip.plan.enumerate import Column, enumerate_columns
 from onetrip.plan.evaluate import Evaluator
@@ -21,7 +22,7 @@ from onetrip.plan.search import plan_graph
 from onetrip.target import load
 
 from .graphs import Draft, lowered
-from .test_exact import TARGETS, random_graph
+from .test_exact import BINARY, ELEMENTWISE, TARGETS, random_graph
 
 ROWS, WIDTH = 256, 512
 
@@ -80,6 +81,81 @@ def test_slices_of_one_value_count_side_by_side_and_once_each() -> None:
     one = next(c for c in weights if c.units == c.stored == 0b1)
     moved = 1e6 * 2 * 2 * ROWS * WIDTH / load("h200").copy_bandwidth  # a slice read, one written
     assert prices.at_least(three) - prices.at_least(one) == pytest.approx(2 * moved, rel=1e-3)
+
+
+def windows(rng: random.Random) -> Graph:
+    """Slices of a padded, scaled or turned value, combined: what a pooling is made of."""
+    d = Draft()
+    rows, width = rng.choice((8, 64)), 2 * rng.choice((8, 32))
+    t = d.input("x", rows, width)
+    if rng.random() < 0.5:
+        t = d("scaled", rng.choice(BINARY), t, d.input("s", *rng.choice(((1, width), (rows, 1)))))
+    if rng.random() < 0.5:
+        t = d("padded", "pad", t, pad=(1, 1), value=0.0)
+    t = d("base", rng.choice(ELEMENTWISE), t)
+    wide = int(t.type.shape[1])
+    step = rng.choice((1, 2))
+    starts = rng.sample(range(step + 2), rng.randint(1, 3))
+    cut = wide - step - 2
+    parts = [d(f"s{k}", "slice", t, dim=1, start=k, end=k + cut, step=step) for k in sorted(starts)]
+    total = parts[0]
+    for k, part in enumerate(parts[1:]):
+        total = d(f"t{k}", "maximum", total, part)
+    ends = [d("end", "neg", total), *([t] if rng.random() < 0.2 else [])]
+    return d.graph(*ends)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_windows_of_a_value_are_not_counted_twice(seed: int) -> None:
+    for prices in priced_regions(windows(random.Random(700 + seed)), "h200"):
+        for column in columns_of(prices):
+            weight = prices.weight(column)
+            assert weight is None or prices.at_least(column) <= weight * (1 + 1e-9)
+
+
+def test_windows_as_large_together_as_the_whole_count_as_the_whole() -> None:
+    """Three windows of every second element: what they are made from is read whole."""
+    d = Draft()
+    x = d.input("x", ROWS, WIDTH)
+    padded = d("padded", "pad", d("r", "relu", x), pad=(0, 2), value=0.0)
+    one, two, three = (
+        d(f"n{k}", "neg", d(f"s{k}", "slice", padded, dim=1, start=k, end=k + WIDTH, step=2))
+        for k in range(3)
+    )
+    most = d("most", "maximum", d("two", "maximum", one, two), three)
+    (prices,) = priced_regions(d.graph(most), "h200")
+    moved = 4 * ROWS * (WIDTH + WIDTH // 2)
+    assert prices.moved_us(prices.whole) == pytest.approx(1e6 * moved / load("h200").copy_bandwidth)
+
+
+def test_one_group_is_proved_by_the_launch_that_a_second_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A region that is too large to be listed, and whose price is above that of its bytes."""
+    monkeypatch.setattr(exact, "MOST_DIRECT", 0)
+    d = Draft()
+    t = d.input("x", 64, 64)
+    for k in range(12):
+        t = d(f"t{k}", "erf", t)
+    primitive, nests = lowered(d.graph(t))
+    plan = plan_graph(primitive, nests, load("h200"))
+    (prices,) = priced_regions(primitive, "h200")
+    assert plan.kernels == 1
+    assert prices.floor() < 0.99 * plan.estimated_us
+    assert plan.totals.bound_kind == "exact"
+    assert plan.bound_us == plan.estimated_us
+
+
+def test_results_with_a_library_call_between_them_are_groups_of_their_own() -> None:
+    d = Draft()
+    t = w = d.input("w", ROWS, ROWS)
+    table = d("table", "add", d.input("row", 1, ROWS), d.input("column", ROWS, 1))
+    for k in range(4):
+        t = d(f"m{k}", "mm", d(f"r{k}", "add", t, table), w)
+    (prices,) = priced_regions(d.graph(t), "h200")
+    target = load("h200")
+    more = prices.floor() - prices.at_least(prices.whole)
+    assert more == pytest.approx(3 * (target.replay_us + target.latency_us))
 
 
 def test_what_shares_launches_is_bound_by_its_bytes_at_full_bandwidth() -> None:

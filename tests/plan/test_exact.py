@@ -119,6 +119,32 @@ def test_the_bound_of_glued_units_does_not_count(monkeypatch: pytest.MonkeyPatch
     assert not reached, "every region reaches its floor: take another graph"
 
 
+def crossing(one: int, two: int) -> Graph:
+    """Two readers of x and two of z, of which each pair has one that is made from the other pair.
+
+    Args:
+        one, two: columns of x and z.
+    """
+    d = Draft()
+    x, z = d.input("x", 1024, one), d.input("z", 1024, two)
+    a, p = d("a", "relu", x), d("p", "relu", z)
+    to_z, to_x = d.input("to_z", one, two), d.input("to_x", two, one)
+    b = d("b", "add", x, d("pw", "mm", p, to_x))
+    q = d("q", "add", z, d("aw", "mm", a, to_z))
+    return d.graph(a, b, p, q)
+
+
+@pytest.mark.parametrize(("one", "two"), [(4096, 512), (512, 4096)])
+def test_regions_whose_groups_wait_for_each_other_are_searched_as_one(one: int, two: int) -> None:
+    """Either pair may share a kernel and both may not: the one that saves more does."""
+    plan = plan_graph(*lowered(crossing(one, two)), TARGETS["h200"])
+    groups = [set(g.nodes) for g in plan.groups if g.generated]
+    assert ({"a", "b"} in groups) == (one > two)
+    assert ({"p", "q"} in groups) == (two > one)
+    assert plan.totals.bound_kind == "exact"
+    assert plan.bound_us == plan.estimated_us
+
+
 # ------------------------------------------------------------------ larger graphs
 
 

@@ -5,7 +5,7 @@
     node u                sum of x_j with u       >= 1                      valid, closes the gap
     edge p -> c           sum of x_j that store p + sum of x_j with p and c >= 1        the same
     j reads p             sum of x_i that store p >= x_j                   added where it is broken
-    circle j -> ... -> j  sum of its x           <= its length - 1         added where one is found
+    circle u0, ..., un    sum of x_j that store u_k and wait for u_k-1 <= n  where one is found
 
 A column costs its lower bound until a solution wants it; only then is it priced. By their reduced
 costs, columns that can be in no better solution than the one at hand are left out. Limits count
@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
 
 import highspy
 import numpy as np
@@ -82,6 +84,11 @@ class _Program:
         self.reads = [_reads(region, c) for c in columns]
         self.linked: set[tuple[int, int]] = set()
         self.solver = _Solver(costs, _first_rows(region, columns))
+
+    @cached_property
+    def waits(self) -> list[int]:
+        """Of each column, the units that it waits for."""
+        return [_waits(self.region, c) for c in self.columns]
 
     def close(self, j: int) -> None:
         """Leaves a column out."""
@@ -182,19 +189,32 @@ def _link(program: _Program, j: int, p: int) -> dict[int, float]:
 
 
 def _cut(program: _Program, circle: Sequence[int]) -> None:
-    """The circle, and every circle of two between columns that may still be chosen."""
-    if len(circle) > 2:
-        program.solver.add_row((0.0, len(circle) - 1.0, dict.fromkeys(circle, 1.0)))
-        return
-    a, b = circle
-    region, columns = program.region, program.columns
-    rivals = [
-        j
-        for j, c in enumerate(columns)
-        if j == b or (program.open[j] and find_circle(region, [columns[a], c]) is not None)
+    """The circle, and every other one in which the same units are waited for.
+
+    Columns of a circle store u_0, ..., u_n-1, and each waits for the unit before its own. A unit is
+    stored once, so of the columns that store u_k and wait for u_k-1 one is chosen at most, for each
+    k; and when one is for every k, they are a circle.
+    """
+    count = len(circle)
+    found = [
+        list(bits(program.columns[circle[k]].stored & program.waits[circle[(k + 1) % count]]))
+        for k in range(count)
     ]
-    for j in rivals:
-        program.solver.add_row((0.0, 1.0, {a: 1.0, j: 1.0}))
+    for units in product(*(some if count == 2 else some[:1] for some in found)):
+        row: dict[int, float] = {}
+        for k, unit in enumerate(units):
+            for j, column in enumerate(program.columns):
+                if column.stored >> unit & 1 and program.waits[j] >> units[k - 1] & 1:
+                    row[j] = row.get(j, 0.0) + 1.0
+        program.solver.add_row((0.0, count - 1.0, row))
+
+
+def _waits(region: Region, column: Column) -> int:
+    """Units whose values a column waits for: read, made from outside, or computed here again."""
+    wanted = _reads(region, column) | (column.units & ~column.stored)
+    for k in bits(column.units):
+        wanted |= region.outside[k]
+    return wanted
 
 
 def find_circle(region: Region, chosen: Sequence[Column]) -> list[int] | None:
@@ -206,10 +226,7 @@ def find_circle(region: Region, chosen: Sequence[Column]) -> list[int] | None:
     stored_by = {u: j for j, c in enumerate(chosen) for u in bits(c.stored)}
     waits: list[set[int]] = []
     for j, c in enumerate(chosen):
-        wanted = _reads(region, c) | (c.units & ~c.stored)
-        for k in bits(c.units):
-            wanted |= region.outside[k]
-        waits.append({stored_by[u] for u in bits(wanted) if u in stored_by} - {j})
+        waits.append({stored_by[u] for u in bits(_waits(region, c)) if u in stored_by} - {j})
     best: list[int] | None = None
     for j in range(len(chosen)):
         found = _way_back(waits, j, len(chosen) if best is None else len(best) - 1)

@@ -1,6 +1,7 @@
 """The best groups of one region: greedily first, then by an integer program, and how good they are.
 
     floor reached by the greedy groups      nothing is left to search                    exact
+    one group, cheaper than two may be      the same                                     exact
     every column enumerated                 the cheapest cover, its bound                exact
     too many, but few of glued units        the cheapest cover of those                  floor
     too many of them too                    a pool of columns around the best so far     floor
@@ -14,19 +15,19 @@ the rest of the graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from ..base.sym import Dim
 from ..cost.roofline import Cost
 from ..passes.close import Unfusable
 from .cover import Cover, cheapest_cover, covers, find_circle
 from .enumerate import Column, enumerate_columns
 from .evaluate import Evaluator
-from .glue import Glued, glue
+from .glue import Glued, glue, sum_of
 from .improve import MOST_REPEATS, neighbours
+from .least import Least
 from .legality import Legality
 from .peak import Divide
 from .pool import bits
@@ -61,38 +62,6 @@ class Answer:
     bound_us: float
     kind: Literal["exact", "floor"]
     moved_us: float = 0.0
-
-
-@dataclass(frozen=True)
-class _Slice:
-    """A part of a value that a unit reads.
-
-    Two slices of one form at different offsets are different elements, in part at least, so that
-    no index of a kernel stands for both.
-
-    Attributes:
-        whole: bytes of the value.
-    """
-
-    name: str
-    bytes: int
-    whole: int
-    form: Hashable = None
-    offset: Dim = 0
-
-
-def _together(slices: Iterable[_Slice]) -> dict[str, int]:
-    """Bytes that one kernel reads at least of each value, of which it reads these slices."""
-    forms: dict[str, dict[Hashable, dict[Dim, int]]] = {}
-    whole: dict[str, int] = {}
-    for s in slices:
-        whole[s.name] = s.whole
-        offsets = forms.setdefault(s.name, {}).setdefault(s.form, {})
-        offsets[s.offset] = max(offsets.get(s.offset, 0), s.bytes)
-    return {
-        name: max(min(whole[name], sum(offsets.values())) for offsets in found.values())
-        for name, found in forms.items()
-    }
 
 
 class Prices:
@@ -145,12 +114,13 @@ class Prices:
 
     def moved_us(self, column: Column) -> float:
         """The microseconds that what it must move takes at full bandwidth."""
-        whole = [self._slices[k] for k in bits(column.units & (self._solid | column.stored))]
-        read = _together(s for slices in whole for s in slices)
-        inside = {n for k in bits(column.units) for n in self.region.units[k].makes}
-        moved = sum(size for name, size in read.items() if name not in inside)
+        moved = self._least.read_bytes(column)
         moved += sum(map(self.evaluator.value_bytes, self.stored(column)))
         return 1e6 * moved / self.evaluator.target.copy_bandwidth
+
+    @cached_property
+    def _least(self) -> Least:
+        return Least(self.region, self.evaluator, self._reads)
 
     @cached_property
     def _reads(self) -> tuple[tuple[tuple[str, int], ...], ...]:
@@ -160,39 +130,6 @@ class Prices:
             cost = self._cost(Column(1 << k, 1 << k))
             found.append(() if cost is None else cost.reads)
         return tuple(found)
-
-    @cached_property
-    def _slices(self) -> tuple[tuple[_Slice, ...], ...]:
-        """What each unit reads, and of which form and where it is."""
-        return tuple(
-            tuple(self._slice(k, name, size) for name, size in reads)
-            for k, reads in enumerate(self._reads)
-        )
-
-    def _slice(self, k: int, name: str, size: int) -> _Slice:
-        """What a unit reads of a value; without a form unless it is one view, the whole of it."""
-        index, whole = self.evaluator.index, self.evaluator.value_bytes(name)
-        wires = [v for a in self.region.units[k].atoms for v in index.atoms[a].node.values]
-        views = [v.name for v in wires if index.base(v.name) == name]
-        if len(views) != 1 or self.evaluator.value_bytes(views[0]) != size:
-            return _Slice(name, size, whole)
-        kind, view = index.type_of(views[0]), index.views.get(views[0])
-        offset = 0 if view is None else view.offset
-        return _Slice(name, size, whole, (kind.shape, kind.strides), offset)
-
-    @cached_property
-    def _solid(self) -> int:
-        """Units of which every reader in the region wants the whole, and all of its readers'."""
-        makes = {n: k for k, u in enumerate(self.region.units) for n in u.makes}
-        partial = 0
-        for reads in self._reads:
-            for name, size in reads:
-                if name in makes and size < self.evaluator.value_bytes(name):
-                    partial |= 1 << makes[name]
-        for k in reversed(range(len(self.region.units))):
-            if any(partial >> c & 1 for c in bits(self.region.consumers[k])):
-                partial |= 1 << k
-        return ~partial
 
     def glued(self) -> Glued:
         """The region with fewer units."""
@@ -207,8 +144,21 @@ class Prices:
         return Column((1 << len(self.region.units)) - 1, self.region.escapes)
 
     def floor(self) -> float:
-        """A lower bound of the whole region: its inputs once, its results once, one launch."""
-        return self.at_least(self.whole)
+        """A lower bound of the whole region: its inputs once, its results once, and launches."""
+        return self.at_least(self.whole) + (self._least.fewest - 1) * self._launch_us
+
+    def raised(self, floor: float) -> float:
+        """A higher one: as one group the region has a price, and more groups take a launch more."""
+        if self._least.fewest > 1:
+            return floor
+        alone = self.weight(self.whole)
+        more = floor + self._launch_us
+        return max(floor, more if alone is None else min(alone, more))
+
+    @property
+    def _launch_us(self) -> float:
+        """What each group takes that moves anything."""
+        return self.evaluator.launch_us + self.evaluator.target.latency_us
 
     def total(self, columns: Sequence[Column]) -> float | None:
         """The weight of all columns; None when one of them is no kernel."""
@@ -247,10 +197,13 @@ def best_groups(
         return _answer(prices, known, floor, "exact")
     if not thorough:
         return _answer(prices, known, floor, "floor")
+    if tuple(known) == (prices.whole,) and cost <= prices.raised(floor) * (1 + 1e-9):
+        return _answer(prices, known, cost, "exact")
     found = _directly(prices, known)
     if found is not None:
         best = _better(prices, found, known)
         return _answer(prices, best, max(floor, found.bound), "exact")
+    floor = prices.raised(floor)
     found = _glued(prices, known)
     if found is not None:
         return _answer(prices, _better(prices, found, known), floor, "floor")
@@ -274,10 +227,23 @@ def _answer(
 
 def _directly(prices: Prices, known: Sequence[Column]) -> Cover | None:
     """The cheapest cover by all columns; None where they are too many to list."""
-    if len(prices.region.units) > MOST_DIRECT:
-        return None
-    columns = enumerate_columns(prices.region)
+    columns = _listed(prices.region)
     return None if columns is None else _search(prices, columns, known)
+
+
+def _listed(region: Region) -> list[Column] | None:
+    """All columns of a region: of one that was joined those of its members."""
+    if not region.members:
+        return None if len(region.units) > MOST_DIRECT else enumerate_columns(region)
+    place = {u.atoms: 1 << k for k, u in enumerate(region.units)}
+    found: list[Column] = []
+    for member in region.members:
+        columns = _listed(member)
+        if columns is None:
+            return None
+        own = [place[u.atoms] for u in member.units]
+        found += [Column(sum_of(own, c.units), sum_of(own, c.stored)) for c in columns]
+    return found
 
 
 def _glued(prices: Prices, known: Sequence[Column]) -> Cover | None:

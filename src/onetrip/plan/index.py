@@ -82,6 +82,21 @@ class Index:
         """Atoms by the name of their node."""
         return {a.name: a for a in self.atoms}
 
+    @cached_property
+    def closures(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """For each atom the atoms above it and those below it, as bits."""
+        ups, downs = [0] * len(self.atoms), [0] * len(self.atoms)
+        for a in self.atoms:
+            for name in a.reads:
+                source = self.maker.get(name)
+                if source is not None:
+                    ups[a.number] |= ups[source] | 1 << source
+        for a in reversed(self.atoms):
+            for v in a.node.outputs:
+                for r in self.readers.get(v.name, ()):
+                    downs[a.number] |= downs[r] | 1 << r
+        return tuple(ups), tuple(downs)
+
     def members(self, atoms: Sequence[int]) -> tuple[str, ...]:
         """Names of the atoms' nodes and of the alias nodes between them, in graph order."""
         if len(atoms) == 1:

@@ -13,7 +13,7 @@ Must not know kernels or devices.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -161,9 +161,16 @@ _ORDERS: tuple[Callable[[Range], tuple[int, int, str]], ...] = (
 
 
 def _pack(blocks: Sequence[Range]) -> tuple[dict[str, Dim], int]:
-    """The smallest arena over several orders."""
-    packed = [_first_fit(sorted(blocks, key=order)) for order in _ORDERS]
-    return min(packed, key=lambda p: p[1])
+    """The smallest arena over several orders; none is asked after one that wastes nothing."""
+    least = peak(replace(b, bytes=_size(b)) for b in blocks)
+    best: tuple[dict[str, Dim], int] | None = None
+    for order in _ORDERS:
+        packed = _first_fit(sorted(blocks, key=order))
+        best = packed if best is None or packed[1] < best[1] else best
+        if best[1] <= least:
+            break
+    assert best is not None
+    return best
 
 
 def _first_fit(blocks: Sequence[Range]) -> tuple[dict[str, Dim], int]:

@@ -63,7 +63,7 @@ class Pool:
         self._next = len(index.atoms)
         self._reads: dict[int, tuple[str, ...]] = {}
         self._stores: dict[int, tuple[str, ...]] = {}
-        ups, downs = _closures(index)
+        ups, downs = index.closures
         for k in self.owner:
             self.parts[k] = Part(k, (k,), 1 << k, ups[k], downs[k])
 
@@ -235,6 +235,19 @@ class Pool:
         owners = {self.owner[k] for k in (*makers, *bits(part.clones))} - {part.key, -1}
         return tuple(sorted(owners))
 
+    def circle(self) -> tuple[Part, ...]:
+        """Groups that wait for each other in a circle, as few as lead back to one of them."""
+        waits = {key: self.waits_for(p) for key, p in self.parts.items()}
+        stuck = waits.keys() - set(topological(waits))
+        came: dict[int, int] = {}
+        key = min(stuck, default=-1)
+        while key >= 0 and key not in came:
+            came[key] = key = next(k for k in waits[key] if k in stuck)
+        found = [key] if key >= 0 else []
+        while found and came[found[-1]] != key:
+            found.append(came[found[-1]])
+        return tuple(self.parts[k] for k in found)
+
     def regroup(self, groups: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> bool:
         """Puts groups in the place of all parts that hold one of their atoms.
 
@@ -306,19 +319,3 @@ def _every(masks: Iterable[int]) -> int:
     for m in masks:
         total &= m
     return total
-
-
-def _closures(index: Index) -> tuple[list[int], list[int]]:
-    """For each atom the atoms above it and below it."""
-    count = len(index.atoms)
-    ups, downs = [0] * count, [0] * count
-    for a in index.atoms:
-        for name in a.reads:
-            source = index.maker.get(name)
-            if source is not None:
-                ups[a.number] |= ups[source] | 1 << source
-    for a in reversed(index.atoms):
-        for v in a.node.outputs:
-            for r in index.readers.get(v.name, ()):
-                downs[a.number] |= downs[r] | 1 << r
-    return ups, downs

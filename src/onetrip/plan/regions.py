@@ -11,7 +11,7 @@ for one is that for the other. Must not know prices.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ..base.sym import product
@@ -62,6 +62,7 @@ class Region:
         outside: of each unit, the units whose stored values what it reads from outside the region
             is made from.
         escapes: units of which something outside the region needs a value.
+        members: the regions that this one was joined of; no group reaches from one to another.
     """
 
     units: tuple[Unit, ...]
@@ -70,6 +71,7 @@ class Region:
     above: tuple[int, ...]
     outside: tuple[int, ...]
     escapes: int
+    members: tuple[Region, ...] = ()
 
     @cached_property
     def consumers(self) -> tuple[int, ...]:
@@ -131,6 +133,24 @@ def find_regions(pool: Pool, link: Link, size: Bytes, *, mixed: bool = False) ->
     pairs = frozenset((p.key, c.key) for p, c in inlined)
     found = [_region(pool, sorted(m, key=pool.order), units, pairs) for m in members.values()]
     return sorted(found, key=lambda r: r.units[0].atoms)
+
+
+def joined(pool: Pool, regions: Sequence[Region]) -> Region:
+    """Several regions as one, in which no more can be computed inside each other than before.
+
+    Args:
+        pool: of the parts that were made regions of.
+    """
+    home = {u.atoms: pool.parts[pool.owner[u.atoms[0]]] for r in regions for u in r.units}
+    units = {home[u.atoms].key: u for r in regions for u in r.units}
+    pairs = frozenset(
+        (home[r.units[p].atoms].key, home[u.atoms].key)
+        for r in regions
+        for u, inlinable in zip(r.units, r.inlinable, strict=True)
+        for p in bits(inlinable)
+    )
+    one = _region(pool, sorted(home.values(), key=pool.order), units, pairs)
+    return replace(one, members=tuple(m for r in regions for m in r.members or (r,)))
 
 
 def _root(home: dict[int, int], key: int) -> int:

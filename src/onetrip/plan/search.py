@@ -29,14 +29,23 @@ from .constraints import NO_CONSTRAINTS, Constraints, Refusal
 from .decision import Decision
 from .enumerate import Column
 from .evaluate import Evaluator
-from .exact import MOST_AGAIN, MOST_POOLED, Answer, Prices, apart, best_groups, region_form
+from .exact import (
+    MOST_AGAIN,
+    MOST_DIRECT,
+    MOST_POOLED,
+    Answer,
+    Prices,
+    apart,
+    best_groups,
+    region_form,
+)
 from .greedy import Judge, State, by_bytes, by_time, eager, grow, largest
 from .index import Atom, Index, index_graph
 from .legality import Legality
 from .peak import NO_DIVIDES, Divide, Divided, divides, eager_peak, highest, parting, spans_of
 from .plan import GraphPlan
 from .pool import Part, Pool
-from .regions import Region, find_regions
+from .regions import Region, find_regions, joined
 from .structure import Once, Structures
 from .totals import Bound
 
@@ -218,26 +227,69 @@ class _Start:
 
 
 def _by_region(start: _Start, search: Search) -> _Found:
-    state, regions = start.state(), start.task.regions
-    inside = {k for r in regions for k in r.atoms}
-    kept = [p for p in state.pool.parts.values() if inside.isdisjoint(p.atoms)]
-    answers = [_answer(start, state, region, search) for region in regions]
-    bound: Bound | None = None
-    if search == "best":
-        exact = all(a.kind == "exact" for a in answers)
-        us = sum(a.bound_us for a in answers) + sum(state.price(p).cost.us for p in kept)
-        shared = sum(a.moved_us for a in answers) + sum(_alone_us(state, p) for p in kept)
-        bound = Bound(us, "exact" if exact else "floor", shared)
-    for region, answer in zip(regions, answers, strict=True):
-        start.earlier[region.atoms] = _groups(region, answer.columns)
-    if state.pool.regroup([g for r in regions for g in start.earlier[r.atoms]]):
-        state.prices.clear()
-        return _Found(state, bound)
-    # Groups of two regions wait for each other: merged one by one they cannot.
+    regions = start.task.regions
+    while True:
+        state = start.state()
+        answers = [_answer(start, state, region, search) for region in regions]
+        bound = _bound(state, regions, answers) if search == "best" else None
+        for region, answer in zip(regions, answers, strict=True):
+            start.earlier[region.atoms] = _groups(region, answer.columns)
+        if state.pool.regroup([g for r in regions for g in start.earlier[r.atoms]]):
+            state.prices.clear()
+            return _Found(state, bound)
+        fewer = _joined(start, regions, state.pool.circle())
+        if len(fewer) == len(regions):
+            break
+        regions = fewer
+    # Groups of one region wait for each other: merged one by one they cannot.
     state = start.state()
     for region in regions:
         _grow(state, region, _GREEDY.get(search, by_time))
     return _Found(state, bound)
+
+
+def _bound(state: State, regions: Sequence[Region], answers: Sequence[Answer]) -> Bound:
+    """What the answers prove together, before their groups take the place of the pool's."""
+    inside = {k for r in regions for k in r.atoms}
+    kept = [p for p in state.pool.parts.values() if inside.isdisjoint(p.atoms)]
+    exact = all(a.kind == "exact" for a in answers)
+    us = sum(a.bound_us for a in answers) + sum(state.price(p).cost.us for p in kept)
+    shared = sum(a.moved_us for a in answers) + sum(_alone_us(state, p) for p in kept)
+    return Bound(us, "exact" if exact else "floor", shared)
+
+
+def _joined(start: _Start, regions: list[Region], circle: Sequence[Part]) -> list[Region]:
+    """The regions with those as one whose groups wait for each other.
+
+    Each has the best groups for itself, which no order has room for: together they are searched
+    for groups that have one.
+    """
+    stuck = {k for p in _shortcuts(start.task.index, circle) for k in p.atoms}
+    found = [r for r in regions if not stuck.isdisjoint(r.atoms)]
+    if len(found) < 2 or sum(len(r.units) for r in found) > MOST_DIRECT:
+        return regions
+    one = joined(start.state().pool, found)
+    rest = [r for r in regions if stuck.isdisjoint(r.atoms)]
+    return sorted([*rest, one], key=lambda r: r.units[0].atoms)
+
+
+def _shortcuts(index: Index, circle: Sequence[Part]) -> list[Part]:
+    """The groups of a circle without which it would be none: what the next one reads of them is
+    not made from what they read of the one before."""
+    above, _ = index.closures
+    count = len(circle)
+    passed = [_passed(index, circle[(k + 1) % count], circle[k]) for k in range(count)]
+    return [
+        part
+        for k, part in enumerate(circle)
+        if not any(above[x] >> e & 1 for e in passed[k] for x in passed[k - 1])
+    ]
+
+
+def _passed(index: Index, source: Part, reader: Part) -> set[int]:
+    """Atoms of one group whose values another one reads or computes again."""
+    read = {index.maker.get(n, -1) for k in reader.atoms for n in index.atoms[k].reads}
+    return {k for k in source.atoms if source.mask >> k & 1 and (k in read or reader.holds(k))}
 
 
 def _alone_us(state: State, part: Part) -> float:

@@ -157,7 +157,8 @@ class Structures:
         numbers = tuple(key_of(x.value) for x in node.inputs if isinstance(x, Scalar))
         places = tuple(isinstance(x, Scalar) for x in node.inputs)
         types = tuple(self._type(v) for v in node.outputs)
-        kind = self._kind((node.op, key_of(node.attrs), numbers, places, types))
+        attrs = tuple((name, key_of(value)) for name, value in node.attrs)
+        kind = self._kind((node.op, attrs, numbers, places, types))
         found = self._rows[name] = (kind, tuple((v.name, self._type(v)) for v in node.values))
         return found
 
