@@ -192,21 +192,25 @@ def schedule_groups(
     Buffers of a kernel are named by position; `Scheduled.names` says which values they are.
     """
     known: dict[Nest, Scheduled] = {}
+    forms: dict[int, tuple[Nest, tuple[str, ...]]] = {}
     taken: dict[str, int] = {}
     made: dict[str, Scheduled] = {}
     nodes = {n.name: n for n in plan.graph.nodes}
     for group in plan.groups:
-        if group.nest is None:
+        form = group.form
+        if form is None:
             continue
-        nest = relax(group.nest) if options.numerics == "fast" else group.nest
-        nest, names = anonymize(collapse(nest))
+        if id(form) not in forms:
+            wide = relax(form) if options.numerics == "fast" else form
+            forms[id(form)] = anonymize(collapse(wide))
+        nest, names = forms[id(form)]
         if nest not in known:
             passed(nest, f"collapse of {group.name}")
             members = [nodes[name] for name in group.nodes]
             name = _kernel_name(members, taken)
             facts = _facts(group, members)
             known[nest] = device.schedule(nest, target, name=name, facts=facts)
-        made[group.name] = known[nest].named(names)
+        made[group.name] = known[nest].named(tuple(group.here[n] for n in names))
     return made
 
 
