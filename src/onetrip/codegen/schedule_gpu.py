@@ -19,7 +19,17 @@ from dataclasses import replace
 from ..base.affine import coefficient
 from ..base.sym import Dim, Var
 from ..cost.mixed import AHEAD, MOST_WARPS, Tiled, mixed_of
-from ..cost.tiles import HELD, LANES, SHORT, SQUARE, VECTOR, WALK, thread_elements, wider
+from ..cost.tiles import (
+    HELD,
+    LANES,
+    SHORT,
+    SQUARE,
+    VECTOR,
+    WALK,
+    held_warps,
+    thread_elements,
+    wider,
+)  # fmt: skip
 from ..ir.kernel import Facts, Kernel
 from ..ir.nest import Axis, AxisKind, Buffer, Nest
 from ..passes.mixed import is_mixed
@@ -232,8 +242,7 @@ def _rows(nest: Nest, contiguous: set[Var], target: Target) -> Tiling:
         lanes = {a: _power(a.extent, HELD) for a in inner}
         rows = _rows_together(space, whole, target)
         lanes |= {a: rows if space and a is space[-1] else 1 for a in space}
-        warps = max(1, min(MOST_WARPS, rows * whole // 512))
-        return Tiling(lanes, warps, "row")
+        return Tiling(lanes, held_warps(nest, rows * whole, target), "row")
     width = max((e.dtype.itemsize for e in nest.loads), default=4)
     budget = WALK * (wider(whole, width, target) if _goes_again(nest) else 1)
     lanes = _shared_lanes(nest, contiguous, budget)
