@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
+from itertools import islice, product
 
 import highspy
 import numpy as np
@@ -32,6 +32,9 @@ TOLERANCE = 1e-6
 MOST_NODES = 20000
 MOST_ROUNDS = 4000
 """Solutions of one program, relaxed or whole."""
+
+MOST_CUTS = 64
+"""Rows that are added for one circle of two."""
 
 OPTIONS = {
     "output_flag": False,
@@ -200,7 +203,8 @@ def _cut(program: _Program, circle: Sequence[int]) -> None:
         list(bits(program.columns[circle[k]].stored & program.waits[circle[(k + 1) % count]]))
         for k in range(count)
     ]
-    for units in product(*(some if count == 2 else some[:1] for some in found)):
+    choices = product(*(some if count == 2 else some[:1] for some in found))
+    for units in islice(choices, MOST_CUTS):
         row: dict[int, float] = {}
         for k, unit in enumerate(units):
             for j, column in enumerate(program.columns):
