@@ -253,7 +253,7 @@ def _broadcast(s: Sketch, dtype: torch.dtype, asked: Sequence[int]) -> Ref | Non
         cut = s.draw(st.integers(0, len(shape)))
         return s.drawn_leaf(dtype, [1 if k == cut else n for k, n in enumerate(shape)])
     x = s.values[ref]
-    if choice == 1 and _category(x.dtype) == _category(dtype):
+    if choice <= 3 and _category(x.dtype) == _category(dtype):
         return ref
     return s.converted(ref, dtype)
 

@@ -66,7 +66,9 @@ class Leaf:
         if self.fill == "given":
             return torch.tensor(self.data, dtype=self.dtype).reshape(tuple(shape))
         generator = torch.Generator().manual_seed(self.seed)
-        return FILLS[self.fill](tuple(shape), self.dtype, generator)
+        tiny = self.dtype.is_floating_point and self.dtype.itemsize == 1  # which computes nothing
+        made = FILLS[self.fill](tuple(shape), torch.float32 if tiny else self.dtype, generator)
+        return made.to(self.dtype)
 
     def __repr__(self) -> str:
         words = [str(self.dtype), str(self.shape), repr(self.layout), repr(self.fill)]

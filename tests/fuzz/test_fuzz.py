@@ -88,6 +88,9 @@ def test_many_programs_are_right(capsys: pytest.CaptureFixture[str]) -> None:
 
 # ------------------------------------------------------------------ planted faults
 
+BATCHES = 8
+"""Batches of programs in which a planted fault must show."""
+
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(3600)
@@ -98,13 +101,13 @@ def test_a_planted_fault_is_caught(fault: Callable[[], None]) -> None:
 
 def _in_a_process_of_its_own(fault: Callable[[], None]) -> str | None:
     """The first failure that programs show once the fault is planted, or None."""
+    batches = [drawn(TOGETHER, number) for number in range(BATCHES)]
     inbox, outbox = mp.Pipe(duplex=False)
 
     def work() -> None:
         torch.set_num_threads(1)
         fault()
-        found = (f.note for number in range(8) for f in failures(drawn(TOGETHER, number)))
-        outbox.send(next(found, None))
+        outbox.send(next((f.note for part in batches for f in failures(part)), None))
 
     process = mp.get_context("fork").Process(target=work, daemon=True)
     process.start()
@@ -112,7 +115,9 @@ def _in_a_process_of_its_own(fault: Callable[[], None]) -> str | None:
     try:
         note: str | None = inbox.recv()
     except EOFError:
-        note = "the process ended"
+        process.join()
+        assert process.exitcode is not None and process.exitcode < 0, "the test itself fails"
+        note = f"signal {-process.exitcode}"
     process.join()
     return note
 
