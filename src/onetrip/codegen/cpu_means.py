@@ -27,7 +27,7 @@ from ..ir.expr import (
     compare,
     walk,
 )
-from ..ir.monoid import highest, number
+from ..ir.monoid import number
 from ..ir.nest import Store
 from .cpu_axes import iterations
 
@@ -43,11 +43,12 @@ class _Passes:
 
     @property
     def correction(self) -> Expr:
-        """c; 0 where rows that are not finite have none."""
+        """c, where numbers lie nearer to their mean than that lies to 0: elsewhere the errors of c
+        are those of the mean. Also 0 where anything is not finite, which then is not less."""
         total = Reduced(Reduction("sum", self.squares.reduction.axes, (self.distance,)), 0, f32)
         c = Apply("div", (total, self.count), f32)
-        finite = compare("lt", Apply("abs", (c,), f32), highest(f32))
-        return Apply("where", (finite, c, number(0, f32)), f32)
+        far = Apply("mul", (Apply("mul", (self.mean, self.mean), f32), self.count), f32)
+        return Apply("where", (compare("lt", self.squares, far), c, number(0, f32)), f32)
 
     def corrected(self) -> dict[Expr, Expr]:
         """What stands for the mean and for the sum of squares."""
