@@ -98,7 +98,7 @@ def test_activations(numerics: str, dtype: torch.dtype, taken: list[Any]) -> Non
     made = [make() for make in ACTIVATIONS.values()]
     linear = [products(act, 1 + k / 8) for k, act in enumerate(made)]
     model = stirred(Branches(*map(norm_between, made), *linear), dtype)
-    check(model, image(dtype), calls=1, numerics=numerics)
+    check(model, image(dtype, channels_last=True), calls=1, numerics=numerics)
     follow = [name for name in ACTIVATIONS if numerics == "fast" or name not in FAST_ALONE]
     assert Counter(a.kind for a in taken) == {
         conv_norm.KIND: len(follow) + len(ACTIVATIONS),
@@ -137,11 +137,11 @@ def test_windows(taken: list[Any]) -> None:
 def test_statistics_that_change_are_seen(taken: list[Any]) -> None:
     model = stirred(norm_between(nn.SiLU()), torch.float32)
     convolution = next(m for m in model.modules() if isinstance(m, nn.Conv2d))
-    ours = check(model, image(torch.float32))
+    ours = check(model, image(torch.float32, channels_last=True))
     for change in (lambda: stir(model), lambda: convolution.weight.data.mul_(2)):
         with torch.no_grad():
             change()
-            x = image(torch.float32)
+            x = image(torch.float32, channels_last=True)
             torch.testing.assert_close(ours(x), model(x))
     assert len(taken) == 2
 
