@@ -38,6 +38,9 @@ template <class T> OT_INLINE T max_lanes(vec<T> x) {
 template <class T> OT_INLINE T min_lanes(vec<T> x) {
   return fold_lanes(x, [](auto a, auto b) { return minimum(a, b); });
 }
+// Conditions are held as masks: the largest is whether any holds, the least whether all do.
+OT_INLINE bool max_lanes(vec<bool> x) { return any(x); }
+OT_INLINE bool min_lanes(vec<bool> x) { return all(x); }
 
 // The running best of an arg-reduction: a value and where it stands, one pair per lane.
 template <class T> struct best {
