@@ -112,3 +112,13 @@ def test_a_repetition_and_a_concatenation_of_one_tensor_keep_their_axes() -> Non
 
     for found, eager in zip(compiled(apart)(a, b), apart(a, b), strict=True):
         assert torch.equal(found, eager)
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 24, 33])
+def test_the_largest_and_the_least_of_conditions(size: int) -> None:
+    def extremes(x: Tensor) -> Tensor:
+        return torch.stack([x.amax(1), x.amin(1)])
+
+    x = torch.stack([torch.arange(size) == k for k in range(size + 1)])
+    found = compiled(extremes)(torch.cat([x, ~x]))
+    assert torch.equal(found, extremes(torch.cat([x, ~x])))
