@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensor
 from torch.nn import functional
 
+import onetrip.frontend.capture  # noqa: F401  registers the operators
 from onetrip.frontend.philox import (
     dropout_scale,
     philox_block,
@@ -183,7 +185,8 @@ def forward_runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     library = functional.scaled_dot_product_attention
 
     def counted(*args: Any, **kwargs: Any) -> Tensor:
-        runs.append(1)
+        if not isinstance(args[0], FakeTensor):  # asks for strides, and runs nothing
+            runs.append(1)
         return library(*args, **kwargs)
 
     monkeypatch.setattr(functional, "scaled_dot_product_attention", counted)

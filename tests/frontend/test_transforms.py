@@ -50,6 +50,7 @@ def mlp() -> nn.Module:
 TRANSFORMS: dict[str, Callable[[Tensor], Any]] = {
     "jacrev": torch.func.jacrev(gated),
     "jacfwd": torch.func.jacfwd(rows),
+    "jacrev over a scan": torch.func.jacrev(rows),
     "hessian": torch.func.hessian(total),
     "grad of grad": torch.func.grad(lambda x: torch.func.grad(total)(x).pow(2).sum()),
     "vjp": lambda x: torch.func.vjp(rows, x)[1](torch.ones_like(x)),

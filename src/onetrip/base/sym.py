@@ -8,22 +8,22 @@
     Opaque  a value read at run time (an indirect index); only its bounds are known
 
 Everything is interned, so `is` compares. Arithmetic keeps one canonical form; floor-division and
-modulo are folded whenever the bounds of the operands prove it. Division rounds down.
+modulo, which round down, are folded whenever the bounds of the operands prove it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, reduce
+from functools import lru_cache, reduce
 from math import gcd, prod
 from typing import Any, TypeAlias, Union
 
 from .intern import Interned
+from .lazy import cached_property
 
 Dim: TypeAlias = Union[int, "Sym"]
-_remembered = lru_cache(1 << 16)
-"""Folding asks the same bounds again at every level; interned operands make that one look-up."""
+_remembered = lru_cache(1 << 16)  # folding asks the same bounds again at every level
 
 
 class Sym(metaclass=Interned):

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
+from ..base.lazy import cached_property
 from ..base.sym import Var, add, ceildiv, mul
 from ..ir.expr import Const, Expr, Load, Local, Rewriter, walk
 from ..ir.kernel import Let, Loop, Mapping, Stmt

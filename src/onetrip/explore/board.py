@@ -12,8 +12,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 
+from ..base.lazy import cached_property
 from ..plan.decision import Decision
 from ..plan.draft import Draft, Pair, name_of
 from ..plan.draft_pool import Grouping

@@ -14,6 +14,7 @@ guards, a program of several graphs. It must not know graphs or kernels.
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import inspect
 from collections.abc import Callable
@@ -115,7 +116,8 @@ def mark_whole(compiled: Callable[..., Any], module: torch.fx.GraphModule) -> No
     """
     reason = getattr(module, "compile_subgraph_reason", None)
     whole = reason is not None and not reason.graph_break
-    setattr(getattr(compiled, _INNER, compiled), _WHOLE, whole)
+    with contextlib.suppress(AttributeError):  # a bound method takes no marks: the long way is kept
+        setattr(getattr(compiled, _INNER, compiled), _WHOLE, whole)
 
 
 def _region(entry: Any) -> int:

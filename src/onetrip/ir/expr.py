@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from functools import cached_property
 from hashlib import blake2b
 from typing import TypeVar
 
 from ..base.dtype import DType, bool_, f32, i64
 from ..base.intern import Interned
+from ..base.lazy import cached_property
 from ..base.sym import Dim, Opaque, Sym, Var, atoms, rebuild, render
 
 T = TypeVar("T")

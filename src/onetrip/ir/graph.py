@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
+from ..base.lazy import cached_property
 from ..base.sym import Size
 from .types import TensorType
 

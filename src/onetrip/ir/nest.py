@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property
 
+from ..base.lazy import cached_property
 from ..base.sym import Dim, Opaque, Sym, Var, atoms
 from .expr import Expr, Load, Reduced, Reduction, Scanned, payloads, walk
 from .types import TensorType

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
+from ..base.lazy import cached_property
 from ..base.sym import (
     Dim,
     Size,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
+from ..base.lazy import cached_property
 from .decision import Decision
 
 Pair = tuple[str, str]

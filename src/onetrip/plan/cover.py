@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import islice, product
 
 import highspy
 import numpy as np
 from highspy._core import _Highs  # highspy.Highs prints a banner when it is made
 
+from ..base.lazy import cached_property
 from .enumerate import Column
 from .pool import bits
 from .regions import Region
@@ -33,6 +33,10 @@ MOST_NODES = 20000
 MOST_ROUNDS = 4000
 """Solutions of one program, relaxed or whole."""
 
+MOST_AHEAD = 512
+"""Columns that are priced before a whole solution wants them."""
+MOST_LINKS = 2000
+"""Rows of columns and what they read that are added before a whole solution breaks them."""
 MOST_CUTS = 64
 """Rows that are added for one circle of two."""
 
@@ -85,6 +89,7 @@ class _Program:
         self.open = [True] * len(columns)
         self.priced = [False] * len(columns)
         self.reads = [_reads(region, c) for c in columns]
+        self.ahead = 0
         self.linked: set[tuple[int, int]] = set()
         self.solver = _Solver(costs, _first_rows(region, columns))
 
@@ -125,6 +130,8 @@ def cheapest_cover(
             if whole:
                 break
             _leave_out(program, answer)
+            if _prices_ahead(program, answer) or _links_ahead(program):
+                continue
             program.solver.make_whole()
             whole = True
             continue
@@ -267,10 +274,14 @@ def _path(came: dict[int, int], last: int, start: int) -> list[int]:
 
 def _learns(program: _Program, values: Sequence[float]) -> bool:
     """Prices what the solution wants and adds the rows that it breaks; whether anything was new."""
+    wanted = [j for j, x in enumerate(values) if x > 1e-6 and not program.priced[j]]
+    new = _learn_prices(program, wanted)
+    return _link_rows(program, values) or new
+
+
+def _learn_prices(program: _Program, wanted: Sequence[int]) -> bool:
     new = False
-    for j, x in enumerate(values):
-        if x <= 1e-6 or program.priced[j]:
-            continue
+    for j in wanted:
         cost = program.price(program.columns[j])
         program.priced[j] = True
         if cost is None:
@@ -280,7 +291,7 @@ def _learns(program: _Program, values: Sequence[float]) -> bool:
             new = new or cost > program.costs[j] * (1 + 1e-9)
             program.costs[j] = cost
             program.solver.set_cost(j, cost)
-    return _link_rows(program, values) or new
+    return new
 
 
 def _is_whole(values: Sequence[float]) -> bool:
@@ -291,6 +302,29 @@ def _leave_out(program: _Program, answer: _Answer) -> None:
     for j, reduced in enumerate(answer.reduced):
         if program.open[j] and answer.objective + reduced >= program.goal:
             program.close(j)
+
+
+def _prices_ahead(program: _Program, answer: _Answer) -> bool:
+    """Prices columns before whole solutions ask for them one by one, each at the cost of a search;
+    whether any is dearer than it was thought to be."""
+    unknown = [j for j, known in enumerate(program.priced) if program.open[j] and not known]
+    cheapest = sorted(unknown, key=lambda j: answer.reduced[j])[:MOST_AHEAD]
+    program.ahead += len(cheapest)
+    if program.ahead > MOST_AHEAD:
+        return False
+    return _learn_prices(program, cheapest)
+
+
+def _links_ahead(program: _Program) -> bool:
+    """Adds the rows of all columns that are left, where they are few: whether there were any."""
+    left = [(j, p) for j, is_open in enumerate(program.open) if is_open
+            for p in bits(program.reads[j]) if (j, p) not in program.linked]  # fmt: skip
+    if len(left) > MOST_LINKS:
+        return False
+    for j, p in left:
+        program.linked.add((j, p))
+        program.solver.add_row((0.0, highspy.kHighsInf, _link(program, j, p)))
+    return bool(left)
 
 
 # ------------------------------------------------------------------ HiGHS

@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
+from ..base.lazy import cached_property
 from .pool import bits
 from .regions import Region, may_share, may_store
 

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
+from ..base.lazy import cached_property
 from ..cost.roofline import Cost
 from ..passes.close import Unfusable
 from .cover import Cover, cheapest_cover, covers, find_circle

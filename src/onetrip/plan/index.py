@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
+from ..base.lazy import cached_property
 from ..base.sym import Dim
 from ..ir.graph import Graph, Node, Value
 from ..ir.nest import Nest

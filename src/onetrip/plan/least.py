@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
+from ..base.lazy import cached_property
 from ..base.sym import Dim, Var, monomials
 from ..ir.expr import Load
 from ..ir.nest import Nest

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Literal
 
+from ..base.lazy import cached_property
 from ..base.sym import Dim, ceildiv, mul
 from ..cost.sizes import NO_HINTS, Hints, at_most, number
 

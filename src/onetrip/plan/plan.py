@@ -7,9 +7,9 @@ how the groups were found.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
+from ..base.lazy import cached_property
 from ..cost.roofline import BoundBy, Cost
 from ..ir.graph import Graph, Node
 from ..ir.nest import Nest

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
+from ..base.lazy import cached_property
 from ..base.sym import product
 from ..ir.nest import Combine, Nest
 from .index import Index

@@ -12,9 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Literal
 
+from ..base.lazy import cached_property
 from ..cost.mixed import is_walked
 from ..cost.occupancy import Resources
 from ..cost.sizes import NO_HINTS, Hints

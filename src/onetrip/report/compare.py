@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 import msgspec
 
+from ..base.lazy import cached_property
 from ..base.text import bytes_text, counted, us_text
 from .keys import short
 from .schema import Boundary, Document, Graph, Group, Totals

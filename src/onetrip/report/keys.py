@@ -14,9 +14,9 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from ..base.errors import UsageError
+from ..base.lazy import cached_property
 from ..ir.graph import Graph, Node
 from ..passes.alternatives import Alternative
 from ..plan.decision import REASONS

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
 
 from ..base.errors import UsageError
+from ..base.lazy import cached_property
 from ..base.text import bytes_text, counted, us_text
 from ..ir.graph import Graph
 from ..plan.choose import Problem, plan_problem
