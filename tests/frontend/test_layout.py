@@ -103,6 +103,20 @@ def test_a_cpu_turns_weights_too_and_no_lone_convolution() -> None:
     assert not calls(graph, CLONE)
 
 
+@pytest.mark.parametrize(("channels", "turned"), [(16, True), (160, False)])
+def test_wide_gradients_on_a_cpu_stay_as_they_are(channels: int, turned: bool) -> None:
+    """And so does the forward pass that they belong to; without gradients it is turned."""
+    net = nn.Sequential(nn.Conv2d(3, channels, 3), nn.ReLU(), nn.Conv2d(channels, channels, 3))
+    for training in (True, False):
+        graphs = capture_graphs(
+            net.train(training), images(torch.float32), device=torch.device("cpu"),
+            training=training,
+        )  # fmt: skip
+        convolutions = calls(next(iter(graphs)), CONVOLUTION)
+        assert len(convolutions) == 2
+        assert all(is_turned(c) for c in convolutions) == (turned or not training)
+
+
 @pytest.fixture
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     dtypes = frozenset({torch.float32, torch.bfloat16})
