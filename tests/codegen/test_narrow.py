@@ -28,8 +28,8 @@ ERRORS = [(a * 2.0**-22, b * 2.0**-23) for a in (-1, 0, 1) for b in (-1, 0, 1)]
 X = (np.arange(1 << 16, dtype=np.uint32) << 16).view(np.float32)
 
 
-def spelled(name: str, power: float, reciprocal: float) -> np.ndarray:
-    """The function of every bf16, where the chip's approximations are off by so much."""
+def spelled(name: str, power: float, reciprocal: float, x: np.ndarray = X) -> np.ndarray:
+    """A function of the prelude, where the chip's approximations are off by so much."""
 
     def fma(a: Any, b: Any, c: Any) -> Any:
         wide = np.float64(np.float32(a)) * np.float64(np.float32(b)) + np.float64(np.float32(c))
@@ -51,11 +51,11 @@ def spelled(name: str, power: float, reciprocal: float) -> np.ndarray:
         full=lambda shape, value, dtype: dtype(value),
     )  # fmt: skip
     space: dict[str, Any] = {"triton": SimpleNamespace(jit=lambda f: f), "tl": tl}
-    exec(collect(f"ot_narrow_{name}(", "nvidia"), space)
+    exec(collect(f"ot_{name}(", "nvidia"), space)
     space["ot_exp2_normal"] = approximate(np.exp2, power)
     space["ot_near_reciprocal"] = approximate(lambda x: 1 / x, reciprocal)
     with np.errstate(all="ignore"):
-        return np.asarray(space[f"ot_narrow_{name}"](X), np.float32)
+        return np.asarray(space[f"ot_{name}"](x), np.float32)
 
 
 def rounded(x: np.ndarray) -> torch.Tensor:
@@ -70,14 +70,17 @@ def differ(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("name", ["sigmoid", "tanh", "silu"])
 def test_every_bf16_has_the_bits_of_the_long_spelling(name: str) -> None:
     eager = TRUE[name](torch.from_numpy(X)).bfloat16()
-    assert not len(differ(rounded(spelled(name, 0.0, 0.0)), eager))
+    assert not len(differ(rounded(spelled(f"narrow_{name}", 0.0, 0.0)), eager))
 
 
 @pytest.mark.parametrize("name", ["sigmoid", "tanh", "silu"])
 @pytest.mark.parametrize("error", ERRORS)
 def test_no_chip_is_far_from_it(name: str, error: tuple[float, float]) -> None:
     """Two arguments may round to the neighbour; those of tanh never."""
-    found, eager = rounded(spelled(name, *error)), TRUE[name](torch.from_numpy(X)).bfloat16()
+    found, eager = (
+        rounded(spelled(f"narrow_{name}", *error)),
+        TRUE[name](torch.from_numpy(X)).bfloat16(),
+    )
     off = differ(found, eager)
     assert len(off) <= (0 if name == "tanh" else 2)
     apart = found.view(torch.int16).int() - eager.view(torch.int16).int()
@@ -91,7 +94,7 @@ def test_no_chip_is_farther_from_the_truth_than_eager(
 ) -> None:
     """By more than one rounding to bf16."""
     x = torch.from_numpy(X)
-    found, eager = rounded(spelled(name, *error)), TRUE[name](x).bfloat16()
+    found, eager = rounded(spelled(f"narrow_{name}", *error)), TRUE[name](x).bfloat16()
     true = TRUE[name](x.double())
     assert torch.equal(found.isnan(), eager.isnan())
     ordinary = x.isfinite()
@@ -99,6 +102,15 @@ def test_no_chip_is_farther_from_the_truth_than_eager(
     ulp = 2.0 ** (torch.frexp(true)[1].clamp(min=-125) - 8)
     far = ((found.double() - true).abs() - 2 * (eager.double() - true).abs()) / ulp
     assert far[ordinary].max() <= 1
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_terms_of_a_sum_are_within_units_of_the_largest(error: tuple[float, float]) -> None:
+    """The largest term of a softmax is 1, and 2^-21 of it are four units in its last place."""
+    x = -np.linspace(0, 110, 1 << 16, dtype=np.float32)
+    found = spelled("near_exp", *error, x)
+    assert np.abs(found - np.exp(x.astype(np.float64))).max() <= 2.0**-21
+    assert spelled("near_exp", *error, np.float32([0.0, -np.inf])).tolist() == [1.0, 0.0]
 
 
 def argument(name: str = "a") -> Expr:

@@ -97,6 +97,13 @@ def test_reductions_stand(name: str, form: str) -> None:
     stands(case, cases.run_triton(made, arrays, case.sizes), arrays)
 
 
+@pytest.mark.parametrize("form", ["walked"], indirect=True)
+def test_only_sums_of_16_bit_numbers_take_the_near_exponential(form: str) -> None:
+    texts = [emit(scheduled(case, form).kernels[0], "nvidia").text
+             for case in (cases.softmax(), cases.half_softmax())]  # fmt: skip
+    assert ["ot_near_exp(" in text for text in texts] == [False, True]
+
+
 @pytest.mark.parametrize("form", ["walked", "split"], indirect=True)
 def test_a_mean_and_the_squares_around_it_are_one_walk_of_columns(form: str) -> None:
     """And as near as eager's own, which is one walk too, where the mean is many deviations."""

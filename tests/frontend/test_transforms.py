@@ -7,6 +7,7 @@ import io
 import pickle
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -50,7 +51,6 @@ def mlp() -> nn.Module:
 TRANSFORMS: dict[str, Callable[[Tensor], Any]] = {
     "jacrev": torch.func.jacrev(gated),
     "jacfwd": torch.func.jacfwd(rows),
-    "jacrev over a scan": torch.func.jacrev(rows),
     "hessian": torch.func.hessian(total),
     "grad of grad": torch.func.grad(lambda x: torch.func.grad(total)(x).pow(2).sum()),
     "vjp": lambda x: torch.func.vjp(rows, x)[1](torch.ones_like(x)),
@@ -66,6 +66,23 @@ TRANSFORMS: dict[str, Callable[[Tensor], Any]] = {
 def test_function_transforms(name: str) -> None:
     torch.manual_seed(1)
     agree(TRANSFORMS[name], torch.randn(3, 4))
+
+
+def test_the_jacobian_of_a_scan_is_planned_with_few_whole_solutions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its relaxations are weak, and each whole solution is a search."""
+    solver = import_module("onetrip.plan.cover")._Solver
+    whole: list[bool] = []
+    real = solver.solve
+
+    def counted(self: Any) -> Any:
+        whole.append(self._whole)
+        return real(self)
+
+    monkeypatch.setattr(solver, "solve", counted)
+    agree(torch.func.jacrev(rows), torch.randn(3, 4))
+    assert 0 < sum(whole) <= 16
 
 
 def test_gradients_of_each_sample_of_a_module() -> None:
