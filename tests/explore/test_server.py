@@ -8,11 +8,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
+from onetrip.api.workshop import ModelWorkshop
 from onetrip.explore import server
 
 Answer = tuple[int, Any, dict[str, str]]
@@ -130,6 +132,25 @@ def test_best_is_streamed_with_its_bound(ask: Any) -> None:
 def test_many_sessions_are_bounded(ask: Any) -> None:
     for k in range(server.MOST_SESSIONS + 3):
         assert ask(f"/plan?session=s{k}", b'{"do": "undo"}')[0] == 200
+
+
+def test_an_open_stream_ends_with_the_server(
+    demo: ModelWorkshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Best is still being planned; the page gets a whole answer, not a torn one."""
+    planned = threading.Event()
+    monkeypatch.setattr(server.Explorer, "best", lambda _: {"waited": planned.wait(60)})
+    running = server.start(demo, "h100")
+    parts = urlsplit(running.url)
+    connection = http.client.HTTPConnection(parts.netloc, timeout=60)
+    connection.request("GET", f"/best?{parts.query}")
+    answer = connection.getresponse()
+    assert answer.readline() == b"event: planning\n"
+    try:
+        running.stop()
+        assert b"event: best" not in answer.read()  # IncompleteRead where it was torn off
+    finally:
+        planned.set()
 
 
 @pytest.mark.slow

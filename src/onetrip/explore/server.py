@@ -37,6 +37,8 @@ STATIC = files("onetrip.explore") / "static"
 KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 BEAT_SECONDS = 0.5
 """Between two signs of life while Best is planned."""
+GRACE = 3
+"""Seconds that answers under way have when the server ends; a stream ends within a beat."""
 
 
 class Action(msgspec.Struct, forbid_unknown_fields=True):
@@ -69,7 +71,13 @@ class Page:
 
 
 class Explorer:
-    """Every page of one model."""
+    """Every page of one model.
+
+    Attributes:
+        ending: whether the server that shows it is about to end.
+    """
+
+    ending: Callable[[], bool] = staticmethod(lambda: False)
 
     def __init__(self, workshop: Workshop, target: str) -> None:
         self.boards = Boards(workshop)
@@ -237,7 +245,8 @@ def _exported(page: Page, request: Request) -> Any:
 
 
 async def _stream(explorer: Explorer) -> AsyncIterator[str]:
-    """Signs of life until Best is planned, then its figures; whoever leaves is not waited for."""
+    """Signs of life until Best is planned, then its figures; neither a page that leaves nor a
+    server that ends waits for them."""
     import anyio
 
     made: list[str] = []
@@ -251,10 +260,11 @@ async def _stream(explorer: Explorer) -> AsyncIterator[str]:
     worker = threading.Thread(target=plan, daemon=True)
     worker.start()
     began = time.monotonic()
-    while not made:
+    while not made and not explorer.ending():
         yield _event("planning", {"seconds": round(time.monotonic() - began, 1)})
         await anyio.sleep(BEAT_SECONDS)
-    yield made[0]
+    for event in made:
+        yield event
 
 
 def _event(name: str, data: Any) -> str:
@@ -302,9 +312,11 @@ def prepared(workshop: Workshop, target: str, port: int = 0) -> tuple[str, uvico
     token = secrets.token_urlsafe(24)
     app = application(explorer, token, (place, place.replace("127.0.0.1", "localhost")))
     config = uvicorn.Config(
-        app, log_level="warning", lifespan="off", timeout_graceful_shutdown=1, access_log=False
+        app, log_level="warning", lifespan="off", timeout_graceful_shutdown=GRACE, access_log=False
     )
-    return f"http://{place}/?token={token}", uvicorn.Server(config), sock
+    server = uvicorn.Server(config)
+    explorer.ending = lambda: server.should_exit
+    return f"http://{place}/?token={token}", server, sock
 
 
 def serve(workshop: Workshop, target: str, port: int, announce: Callable[[str], None]) -> None:

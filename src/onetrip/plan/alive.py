@@ -82,7 +82,10 @@ def peak_of(index: Index, groups: Sequence[Alive]) -> int:
 
 
 def _dying(group: Alive, block: dict[str, str], last: dict[str, int], step: int) -> str | None:
-    return next((n for n in group.may_reuse if n in block and last.get(n) == step), None)
+    for name in group.may_reuse:
+        if last.get(name) == step and name in block:
+            return name
+    return None
 
 
 def _last(index: Index, groups: Sequence[Alive]) -> dict[str, int]:

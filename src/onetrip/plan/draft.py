@@ -22,7 +22,7 @@ from .assemble import group_of
 from .choose import Problem
 from .constraints import NO_CONSTRAINTS
 from .decision import Decision
-from .draft_pool import DraftPool, Grouping
+from .draft_pool import DraftPool, Form, Grouping
 from .evaluate import Evaluator, Priced
 from .legality import Legality
 from .plan import Group
@@ -70,8 +70,7 @@ class Draft:
         self.pool = DraftPool(self.index)
         self.legality = Legality(self.pool, self.evaluator, NO_CONSTRAINTS)
         self._prices: dict[int, tuple[tuple[str, ...], Priced]] = {}
-        self._figures: dict[int, tuple[Priced, Sums]] = {}
-        self._alive: dict[int, Alive] = {}
+        self._standing: dict[int, tuple[Sums, Alive]] = {}
         self._known_alive: dict[tuple[tuple[int, ...], tuple[str, ...]], Alive] = {}
         self._paths: dict[tuple[tuple[int, ...], tuple[int, ...]], Decision] = {}
         self._decisions: dict[tuple[tuple[int, ...], tuple[int, ...]], Decision] = {}
@@ -82,7 +81,7 @@ class Draft:
         made.__dict__.update(self.__dict__)
         made.pool = DraftPool(self.index)
         made.legality = Legality(made.pool, self.evaluator, NO_CONSTRAINTS)
-        made._prices, made._alive = {}, {}
+        made._prices, made._standing = {}, {}
         made.start(self.grouping)
         made._paths = dict(self._paths)
         return made
@@ -92,8 +91,7 @@ class Draft:
     @property
     def grouping(self) -> Grouping:
         """The groups: their atoms, and those of them that they own."""
-        parts = self.pool.parts.values()
-        return tuple(sorted(map(_form, parts)))
+        return self.pool.grouping
 
     def start(self, grouping: Grouping) -> None:
         """Takes over a grouping; groups that stand already keep what is known of them."""
@@ -110,7 +108,7 @@ class Draft:
         for inside in atoms:
             for k in inside:
                 homes[k] = homes.get(k, 0) + 1
-        made: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+        made: list[Form] = []
         for group, inside in zip(groups, atoms, strict=True):
             stored = set(group.stored)
             owned = tuple(k for k in inside if homes[k] == 1 or stored & self._makes(k))
@@ -149,7 +147,7 @@ class Draft:
         what depends on what stay together, and so do halves that no order of kernels has room for.
         """
         above, below = set(producers), set(consumers)
-        new: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+        new: list[Form] = []
         for key in {h for k in below for h in self.pool.homes[k]}:
             part = self.pool.parts[key]
             if above.isdisjoint(part.atoms):
@@ -188,9 +186,7 @@ class Draft:
     def _sources(self, atom: int) -> set[int]:
         return {self.index.maker.get(n, -1) for n in self.index.atoms[atom].reads}
 
-    def _halves(
-        self, part: Part, upper: tuple[int, ...], lower: tuple[int, ...]
-    ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    def _halves(self, part: Part, upper: tuple[int, ...], lower: tuple[int, ...]) -> list[Form]:
         """The two groups, without what either computed for the other alone."""
         read = {self.index.maker.get(n, -1) for k in lower for n in self.index.atoms[k].reads}
 
@@ -200,17 +196,17 @@ class Draft:
         halves = [(half, tuple(k for k in half if owns(k))) for half in (upper, lower)]
         return [(atoms, owned) for atoms, owned in halves if owned]
 
-    def _regroup(self, groups: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> bool:
+    def _regroup(self, groups: Sequence[Form]) -> bool:
         """Replaces groups; all stay as they were where an order or a kernel would be missing."""
         old = {h for atoms, _ in groups for k in atoms for h in self.pool.homes[k]}
-        before = [_form(self.pool.parts[key]) for key in old]
+        before = [self.pool.form(self.pool.parts[key]) for key in old]
         self._paths = {}
         if self.pool.regroup(groups) and self._can_be_made(groups):
             return True
         self.pool.regroup(before)
         return False
 
-    def _can_be_made(self, groups: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> bool:
+    def _can_be_made(self, groups: Sequence[Form]) -> bool:
         homes = (self.pool.parts[h] for atoms, _ in groups for h in self.pool.homes[atoms[-1]])
         prices = (self.evaluator.price(p.atoms, self.pool.stores(p)) for p in homes)
         return not any(isinstance(found, Unfusable) for found in prices)
@@ -241,47 +237,49 @@ class Draft:
 
     def sums(self) -> Sums:
         """The figures of all groups together."""
-        parts = [self._figures_of(p) for p in self.pool.parts.values()]
+        standing = self._stand()
+        parts = [figures for figures, _ in standing]
         return Sums(
             sum(f.kernels for f in parts),
             sum(f.traffic_bytes for f in parts),
-            self.peak(),
+            peak_of(self.index, [alive for _, alive in standing]),
             sum(f.estimated_us for f in parts),
             max((f.registers for f in parts), default=0),
             max((f.spill_bytes for f in parts), default=0),
             sum(f.spilled_bytes for f in parts),
         )
 
-    def _figures_of(self, part: Part) -> Sums:
-        """The same of one group, whose peak is not asked for."""
-        priced = self.price(part)
-        found = self._figures.get(id(priced))
-        if found is None or found[0] is not priced:
-            need, draws = priced.need, self.index.atoms[part.atoms[0]].node.op == OWN_DRAW
-            registers, spill = (need.registers, need.spill_bytes) if need else (0, 0)
-            cost = priced.cost
-            launches = 0 if draws else 1
-            made = Sums(launches, cost.bytes, 0, cost.us, registers, spill, cost.spill_bytes)
-            found = self._figures[id(priced)] = (priced, made)
-        return found[1]
-
     def peak(self) -> int:
         """Most bytes of intermediates and outputs alive at once, reuse in place included."""
-        alive = [self._alive_of(p) for p in self.order()]
-        return peak_of(self.index, alive)
+        return peak_of(self.index, [alive for _, alive in self._stand()])
+
+    def _stand(self) -> list[tuple[Sums, Alive]]:
+        """Each group's own figures and what it keeps alive, in order."""
+        for key in self.pool.touched:
+            self._standing.pop(key, None)
+        self.pool.touched.clear()
+        found = []
+        for part in self.order():
+            known = self._standing.get(part.key)
+            if known is None:
+                known = self._standing[part.key] = self._figures_of(part), self._alive_of(part)
+            found.append(known)
+        return found
+
+    def _figures_of(self, part: Part) -> Sums:
+        """The figures of one group, whose peak is not asked for."""
+        priced = self.price(part)
+        need, draws = priced.need, self.index.atoms[part.atoms[0]].node.op == OWN_DRAW
+        registers, spill = (need.registers, need.spill_bytes) if need else (0, 0)
+        cost = priced.cost
+        return Sums(0 if draws else 1, cost.bytes, 0, cost.us, registers, spill, cost.spill_bytes)
 
     def _alive_of(self, part: Part) -> Alive:
-        stored = self.pool.stores(part)
-        found = self._alive.get(part.key)
-        if found is not None and found.stored == stored:
-            return found
-        key = (part.atoms, stored)
+        key = (part.atoms, self.pool.stores(part))
         known = self._known_alive.get(key)
         if known is None:
-            group = self.group(part)
-            known = facts_of(self.index, group, lambda dim: number(dim, self.hints))
-            self._known_alive[key] = known
-        self._alive[part.key] = known
+            facts = facts_of(self.index, self.group(part), lambda dim: number(dim, self.hints))
+            known = self._known_alive[key] = facts
         return known
 
     # -------------------------------------------------------------- reasons
@@ -296,10 +294,6 @@ class Draft:
             known = self._paths if found.code == "convexity" else self._decisions
             known[key] = found
         return found
-
-
-def _form(part: Part) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    return part.atoms, tuple(k for k in part.atoms if part.mask >> k & 1)
 
 
 def name_of(part: Part) -> str:

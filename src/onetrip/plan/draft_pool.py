@@ -14,18 +14,39 @@ from .index import Index
 from .order import near_graph_order
 from .pool import Part, Pool, bits
 
-Grouping = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
-"""Groups: their atoms, and those of them that they own."""
+Form = tuple[tuple[int, ...], tuple[int, ...]]
+"""A group: its atoms, and those of them that it owns."""
+Grouping = tuple[Form, ...]
 
 
 class DraftPool(Pool):
-    """Groups that are merged and cut."""
+    """Groups that are merged and cut.
+
+    Attributes:
+        touched: keys of groups whose reads, stores or sources may have changed; emptied by whom
+            remembers something of them.
+    """
 
     def __init__(self, index: Index) -> None:
         super().__init__(index)
         self._order: list[Part] | None = None
         self._place: dict[int, int] = {}
-        self._makers: dict[int, tuple[int, ...]] = {}
+        self._sources: dict[int, set[int]] = {}
+        self._forms: dict[int, Form] = {}
+        self.touched: set[int] = set()
+
+    @property
+    def grouping(self) -> Grouping:
+        """All groups; those that stand as before are the same objects as before."""
+        return tuple(sorted(map(self.form, self.parts.values())))
+
+    def form(self, part: Part) -> Form:
+        """A group's atoms, and those that it owns."""
+        found = self._forms.get(part.key)
+        if found is None:
+            found = part.atoms, tuple(k for k in part.atoms if part.mask >> k & 1)
+            self._forms[part.key] = found
+        return found
 
     # -------------------------------------------------------------- order
 
@@ -45,13 +66,26 @@ class DraftPool(Pool):
         return self._place
 
     def _waits(self, part: Part) -> set[int]:
-        """`waits_for`, from what is remembered of the group."""
-        makers = self._makers.get(part.key)
-        if makers is None:
+        """`waits_for`, remembered until a source or the group itself changes."""
+        found = self._sources.get(part.key)
+        if found is None:
             named = (self.index.maker.get(n, -1) for n in self.reads(part))
-            makers = tuple({k for k in (*named, *bits(part.clones)) if k >= 0})
-            self._makers[part.key] = makers
-        return {self.owner[k] for k in makers} - {part.key, -1}
+            makers = {k for k in (*named, *bits(part.clones)) if k >= 0}
+            found = {self.owner[k] for k in makers} - {part.key, -1}
+            self._sources[part.key] = found
+        return found
+
+    def _moved(self, atoms: Iterable[int]) -> None:
+        """Forgets the order, and what is remembered of groups at these atoms and beside them."""
+        self._order = None
+        for k in atoms:
+            atom = self.index.atoms[k]
+            makers = (self.index.maker[n] for n in atom.reads if n in self.index.maker)
+            readers = (r for v in atom.node.outputs for r in self.index.readers.get(v.name, ()))
+            for near in (k, *makers, *readers):
+                self.touched |= self.homes[near]
+        for key in self.touched:
+            self._sources.pop(key, None)
 
     # -------------------------------------------------------------- what lies between
 
@@ -87,10 +121,10 @@ class DraftPool(Pool):
             mask, clones = mask | p.mask, clones | p.clones
         made = Part(self._take_key(), self.union(parts), mask, 0, 0, clones & ~mask)
         self._replace(parts, made)
-        self._order = None
+        self._moved(made.atoms)
         return made
 
-    def regroup(self, groups: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> bool:
+    def regroup(self, groups: Sequence[Form]) -> bool:
         """Puts groups in the place of parts that hold one of their atoms; False: in a circle."""
         taken = {k for atoms, _ in groups for k in atoms}
         gone = {home for k in taken for home in self.homes[k]}
@@ -113,5 +147,5 @@ class DraftPool(Pool):
                 self.owner[k] = key
         if computed_again:
             self._stores.clear()  # what is computed again need not be stored elsewhere
-        self._order = None
+        self._moved(taken)
         return len(self.ordered) == len(self.parts)
