@@ -110,8 +110,10 @@ def call_of(work: Work) -> timing.Call:
 
 def _gradient(output: torch.Tensor) -> torch.Tensor:
     """Eighths between -1 and 1 that depend on the shape alone: exact in every dtype."""
-    generator = torch.Generator().manual_seed(output.numel())
-    eighths = torch.randint(-8, 9, tuple(output.shape), generator=generator)
+    generator = torch.Generator(output.device).manual_seed(output.numel())
+    eighths = torch.randint(
+        -8, 9, tuple(output.shape), generator=generator, device=output.device, dtype=torch.int8
+    )
     return torch.empty_like(output).copy_(eighths / 8)
 
 

@@ -18,18 +18,16 @@ from dataclasses import replace
 
 from ..base.affine import coefficient
 from ..base.sym import Dim, Var
+from ..cost.held import LANES, VECTOR, held_warps, rows_of
 from ..cost.mixed import AHEAD, MOST_WARPS, Tiled, mixed_of
 from ..cost.tiles import (
     HELD,
-    LANES,
     SHORT,
     SQUARE,
-    VECTOR,
     WALK,
-    held_warps,
     thread_elements,
     wider,
-)  # fmt: skip
+)
 from ..ir.kernel import Facts, Kernel
 from ..ir.nest import Axis, AxisKind, Buffer, Nest
 from ..passes.mixed import is_mixed
@@ -229,6 +227,10 @@ def _reduction_tiling(nest: Nest, target: Target) -> Tiling:
     return _rows(nest, contiguous, target)
 
 
+def _points(axes: Iterable[Var]) -> int:
+    return math.prod(a.extent for a in axes if isinstance(a.extent, int))
+
+
 def _goes_again(nest: Nest) -> bool:
     """Whether inner axes are walked again after the first reductions are known."""
     late = any(s.axes and is_reduced(s) for s in nest.stores)
@@ -242,7 +244,8 @@ def _rows(nest: Nest, contiguous: set[Var], target: Target) -> Tiling:
         lanes = {a: _power(a.extent, HELD) for a in inner}
         rows = _rows_together(space, whole, target)
         lanes |= {a: rows if space and a is space[-1] else 1 for a in space}
-        return Tiling(lanes, held_warps(nest, rows * whole, target), "row")
+        found = rows_of(nest, max(_points(w) for w in _walks(nest)), rows, rows * whole)
+        return Tiling(lanes, held_warps(nest, found, target), "row")
     width = max((e.dtype.itemsize for e in nest.loads), default=4)
     budget = WALK * (wider(whole, width, target) if _goes_again(nest) else 1)
     lanes = _shared_lanes(nest, contiguous, budget)

@@ -79,7 +79,7 @@ def grid_of(
     tile = needs.threads * needs.elements
     inner = max((_extent(p, hints) for p in passes), default=1)
     if not passes or needs.persistent:
-        programs = max(1, -(-rows * _cover(inner) // tile)) if passes else -(-rows // tile)
+        programs = -(-rows // max(1, tile // max(1, inner)))
         return _laid(max(1, programs), 1, 1, rows, needs, target)
     if is_columns(nest, passes):
         programs, step = max(1, -(-rows // SQUARE)), max(1, tile // SQUARE)

@@ -20,11 +20,11 @@ from ..base.affine import coefficient
 from ..base.sym import Dim, Var, atoms, product
 from ..ir.nest import Nest
 from ..target import Target
-from .instructions import computed_once, issued
-from .mixed import MOST_WARPS, mixed_of
+from .held import LANES, VECTOR, held_warps, rows_of
+from .mixed import mixed_of
 from .pressure import live_words
-from .sizes import NO_HINTS, Hints, number
-from .traffic import Stage, traffic
+from .sizes import Hints, number
+from .traffic import Stage
 
 HELD = 16384
 """Most elements of one program's tile: 32 for each of 512 threads."""
@@ -36,13 +36,6 @@ SHORT = 2048
 """Short rows share a program until its tile has this many elements."""
 SQUARE = 64
 """Side of a tile that is read along one axis and reduced or written along another."""
-VECTOR = 16
-"""Bytes of the widest access of one thread."""
-LANES = 32
-"""Threads of a warp that schedules count with, whatever the chip has."""
-
-BUSY = 0.6
-"""Time of arithmetic in that of memory, from which on a kernel has instructions to save."""
 
 Family = Literal["pointwise", "row", "column", "mixed"]
 
@@ -98,8 +91,10 @@ def tile_of(nest: Nest, passes: Sequence[Stage], target: Target, hints: Hints) -
     whole = _cover(inner)
     if whole > HELD:
         return _tile("row", WALK, WALK // 512, target, False)
-    lanes = whole * _rows(points, whole, target)
-    return _tile("row", lanes, held_warps(nest, lanes, target, hints), target, True)
+    rows = _rows(points, whole, target)
+    found = rows_of(nest, inner, rows, rows * whole)
+    threads = held_warps(nest, found, target, hints) * target.warp_size
+    return Tile("row", threads, found.elements(threads), True)
 
 
 def is_columns(nest: Nest, passes: Sequence[Stage]) -> bool:
@@ -122,20 +117,6 @@ def _walks(passes: Sequence[Stage]) -> list[list[Dim]]:
 def _tile(family: Family, lanes: int, warps: int, target: Target, held: bool) -> Tile:
     threads = warps * target.warp_size
     return Tile(family, threads, max(1, lanes // threads), held)
-
-
-def held_warps(nest: Nest, lanes: int, target: Target, hints: Hints = NO_HINTS) -> int:
-    """Warps of a program that holds its rows: 16 elements a thread; twice as many where arithmetic
-    takes nearly as long as memory, since what threads do once for a row then weighs less.
-
-    Args:
-        lanes: of the tile.
-    """
-    done = issued(computed_once(nest.expressions, {}), target.device, hints)
-    arithmetic = done.plain / (target.reached_flops("vector", "f32") / 2)
-    memory = number(traffic(nest, hints).bytes, hints) / target.copy_bandwidth
-    each = 32 if arithmetic > BUSY * memory else 16
-    return max(1, min(MOST_WARPS, lanes // (LANES * each)))
 
 
 def thread_elements(nest: Nest, target: Target) -> int:

@@ -1,0 +1,106 @@
+"""Warps of a program that holds whole rows in registers.
+
+    repetition   what all threads of a program load at once: one wide access each
+    elements     of a thread = repetitions that a row needs x elements of an access
+    instructions = threads x (those of a program + elements x those of an element)
+    time         ~ max(arithmetic, memory) + SHADOW x min(arithmetic, memory)
+
+Tiles are powers of two and rows are not: compilers drop repetitions that lie wholly beyond the row,
+so 5120 elements cost 5 repetitions of 4 warps but 2 of 16, each of 4096. Fewer warps also do what
+threads do once for a row fewer times. Must not know codegen.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ..base.sym import product
+from ..ir.nest import Nest
+from ..target import Target
+from .instructions import computed_once, issued
+from .mixed import MOST_WARPS
+from .sizes import NO_HINTS, Hints, number
+from .traffic import traffic
+
+LANES = 32
+"""Threads of a warp that schedules begin with, whatever the chip has."""
+EACH = 16
+"""Elements of a thread to begin with."""
+MOST_EACH = 56
+"""Most of them, of all values together that are held: 64 take 170 registers."""
+VECTOR = 16
+"""Bytes of the widest access of one thread."""
+OWN, JOIN = 100.0, 90.0
+"""Instructions of a thread once for a row: addresses and masks; and for each reduction."""
+BASE, HELD_REGISTERS = 44, 1.2
+"""Registers of a thread, and of each held element."""
+SHADOW = 0.15
+"""Share of the shorter of arithmetic and memory that does not hide behind the longer."""
+ALONE = 1.5
+"""Times longer where a multiprocessor has room for one program: none works while one waits."""
+PAYS = 0.96
+"""Of the time of more warps, at most, that fewer must take to be chosen."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of one program.
+
+    Attributes:
+        width: elements of a row; rows: of the program; lanes: those of the tile, padded.
+        values: values of an element that a thread holds.
+        vector: elements of one access.
+    """
+
+    width: int
+    rows: int
+    lanes: int
+    values: int
+    vector: int
+
+    def elements(self, threads: int) -> int:
+        """Elements of a thread that are computed: whole repetitions."""
+        padded = self.lanes // self.rows
+        step = min(padded, threads * self.vector)
+        needed = -(-self.width // step) * step
+        return max(1, self.rows * needed // threads)
+
+
+def rows_of(nest: Nest, width: int, rows: int, lanes: int) -> Rows:
+    """The rows of a nest: what is loaded for each of their elements decides."""
+    most = max((len(e.free) for e in nest.loads), default=0)
+    widest = [e.dtype.itemsize for e in nest.loads if len(e.free) == most] or [4]
+    aligned = math.gcd(width, VECTOR)
+    return Rows(width, rows, lanes, len(widest), max(1, min(aligned, VECTOR // min(widest))))
+
+
+def held_warps(nest: Nest, found: Rows, target: Target, hints: Hints = NO_HINTS) -> int:
+    """The warps: EACH elements a thread, or fewer warps where they take less time."""
+    begin = max(1, min(MOST_WARPS, found.lanes // (LANES * EACH)))
+    if begin == 1:
+        return 1
+    done = issued(computed_once(nest.expressions, {}), target.device, hints)
+    points = max(1, found.width * number(product([a.extent for a in nest.space]), hints))
+    each = done.plain / points
+    once = OWN + JOIN * len(nest.reductions)
+    memory = number(traffic(nest, hints).bytes, hints) / target.copy_bandwidth
+    rate = target.reached_flops("vector", "f32") / 2
+    programs = points / (found.width * found.rows)
+
+    def time(warps: int) -> float:
+        threads = warps * target.warp_size
+        elements = found.elements(threads)
+        arithmetic = programs * threads * (once + each * elements) / rate
+        registers = BASE + HELD_REGISTERS * elements * found.values
+        alone = target.registers_per_multiprocessor < 2 * registers * threads
+        taken = max(arithmetic, memory) + SHADOW * min(arithmetic, memory)
+        return taken * (ALONE if alone else 1.0)
+
+    best, took = begin, time(begin)
+    warps = begin // 2
+    while warps and found.elements(warps * target.warp_size) * found.values <= MOST_EACH:
+        if time(warps) < PAYS * took:
+            best, took = warps, time(warps)
+        warps //= 2
+    return best
