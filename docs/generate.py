@@ -6,10 +6,12 @@ python docs/generate.py --check    exit 1 where one is not as it would be writte
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -21,6 +23,9 @@ from onetrip.ops.table import ALL
 from onetrip.plan.decision import REASONS
 
 HERE = Path(__file__).parent
+LARGE = 16 << 20
+"""Bytes above which a kernel is judged by what memory allows; caches and launches rule below."""
+CLIFF = 1.5
 MARKS = "<!-- generated:{name} (docs/generate.py) -->", "<!-- end -->"
 
 
@@ -77,11 +82,38 @@ def commands() -> Iterator[str]:
         yield ""
 
 
+def sizes() -> Iterator[str]:
+    """Times of the floor over dtypes, widths and rows, of each record at hand."""
+    for path in sorted((HERE.parent / "benchmarks" / "results" / "checks").glob("sizes-*.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        points = {(p["program"], p["dtype"], p["width"], p["rows"]): p for p in record["points"]}
+        rows = sorted({p["rows"] for p in record["points"]})
+        yield f"{record['card']}, {record['date']}, torch {record['versions']['torch']}."
+        yield ""
+        yield "| program | dtype | width | " + " | ".join(f"{n} rows" for n in rows) + " |"
+        yield "|" + "---|" * (3 + len(rows))
+        for key in dict.fromkeys(k[:3] for k in points):
+            cells = (_cell(points.get((*key, n))) for n in rows)
+            yield f"| {' | '.join(map(str, key))} | {' | '.join(cells)} |"
+        yield ""
+
+
+def _cell(point: dict[str, Any] | None) -> str:
+    """Times of the floor where that is what bounds a kernel; else the time."""
+    if point is None or point["status"] != "ok":
+        return "–" if point is None else point["status"]
+    if point["bytes"] <= LARGE:
+        return f"{point['us']:.1f} us"
+    times = f"{point['us'] / point['floor_us']:.2f}"
+    return times if float(times) <= CLIFF else f"**{times}**"
+
+
 PARTS: dict[str, tuple[str, Callable[[], Iterator[str]]]] = {
     "operators": ("operators.md", operators),
     "targets": ("targets.md", targets),
     "reasons": ("reading-a-plan.md", reasons),
     "commands": ("commands.md", commands),
+    "sizes": ("sizes.md", sizes),
 }
 
 

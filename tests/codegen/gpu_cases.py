@@ -247,6 +247,29 @@ def dropout(rows: int = 6, columns: int = 64) -> Case:
     return Case(Nest((Axis(p0), Axis(p1)), buffers, (Store("y", (at,), value),)))
 
 
+def dropped_columns(rows: int = 48, columns: int = 64) -> Case:
+    """Sums of columns of x * (u < 0.9): counters lie along the columns, sums along the rows."""
+    p0, r0 = Var("p0", columns), Var("r0", rows)
+    at = r0 * columns + p0
+    keep = compare("lt", Rng(Load("seed", (0,), dt.i64), at), f32(0.9))
+    value = Apply("where", (keep, Load("x", (at,), dt.f32), f32(0.0)), dt.f32)
+    count = rows * columns
+    buffers = (buffer("seed", dt.i64, 1), buffer("x", dt.f32, count), written("y", dt.f32, columns))
+    return Case(Nest((Axis(p0),), buffers, (Store("y", (p0,), reduced("sum", (r0,), value)),)))
+
+
+def dropped_rows(rows: int = 5, columns: int = 320) -> Case:
+    """max(x * (u < 0.9)) of rows whose length is no power of two."""
+    p0, r0 = Var("p0", rows), Var("r0", columns)
+    at = p0 * columns + r0
+    keep = compare("lt", Rng(Load("seed", (0,), dt.i64), at), f32(0.9))
+    x = Apply("where", (keep, Load("x", (at,), dt.f32), f32(0.0)), dt.f32)
+    count = rows * columns
+    buffers = (buffer("seed", dt.i64, 1), buffer("x", dt.f32, count), written("y", dt.f32, count))
+    store = Store("y", (at,), apply("sub", x, reduced("max", (r0,), x)), (r0,))
+    return Case(Nest((Axis(p0),), buffers, (store,)))
+
+
 def uniform_rows() -> Case:
     """u - mean(u) over rows: random numbers inside a row reduction."""
     p0, r0 = Var("p0", 5), Var("r0", 48)
@@ -446,7 +469,7 @@ REDUCTIONS: dict[str, Callable[[], Case]] = {
     for f in (softmax, symbolic_softmax, half_softmax, layer_norm, centred, centred_columns,
               add_rms_norm, argmax,
               column_sum, column_sum_and_product, full_reduce, channel_norm, group_norm,
-              integer_rows, uniform_rows)
+              integer_rows, uniform_rows, dropped_columns, dropped_rows)
 }  # fmt: skip
 
 

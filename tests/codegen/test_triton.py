@@ -255,6 +255,27 @@ def test_text(name: str, golden: Callable[[str, str], None]) -> None:
     golden(f"triton_{name}", emit(families()[name][0], "nvidia").text)
 
 
+DRAWN: dict[str, tuple[Callable[[], cases.Case], int]] = {
+    "line": (lambda: cases.dropout(4096, 4096), 8),
+    "rows": (lambda: cases.dropped_rows(8192, 5120), 40),
+    "columns": (lambda: cases.dropped_columns(8192, 1024), 16),
+}
+"""Nests that draw a random number for each element, and the elements of a thread."""
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_four_neighbours_draw_from_one_counter(name: str) -> None:
+    """A counter takes 20 products; each lane spells its own, and the compiler merges four."""
+    case, elements = DRAWN[name]
+    chip = load("h200")
+    kernel = cases.plan(case(), chip).kernels[0]
+    module = emit(kernel, dialect_of(chip))
+    whole = [True] * len(module.sizes)
+    source = source_of(imported(module, Cache()), module, aligned=True, whole=whole, wide=False)
+    ptx = str(compiled(source, module, gpu_target(chip)).asm["ptx"])
+    assert 0 < ptx.count("mul.wide.u32") < 8 * elements
+
+
 def test_split_families_have_work_for_the_chip() -> None:
     chip = load("h200")
     for name in ("column_sum", "full_reduce"):

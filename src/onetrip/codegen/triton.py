@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from ..base.errors import Unsupported
 from ..base.sym import Dim, Size, Var, atoms, ceildiv, mul, product, render
 from ..base.text import bytes_text
-from ..ir.expr import Const, Expr, Rng
+from ..ir.expr import Const, Expr
 from ..ir.kernel import Assign, Carry, Kernel, Let, Loop, Mapping, Scratch, Stmt, statements
 from ..ir.nest import Access, Combine, Store
 from . import triton_ops as ops
 from .prelude_triton import collect, head
-from .triton_values import Needs, Values, check_shape, count_uses, strip
+from .triton_ops import strip
+from .triton_random import uses_quarter
+from .triton_values import Needs, Values, check_shape, count_uses
 
 INDEX_LIMIT = (1 << 31) - (1 << 20)
 """Offsets up to here are i32; the room above is for lanes beyond the last element."""
@@ -134,6 +136,7 @@ class _Emitter:
             volatile={b.name for b in kernel.buffers if b.access is not Access.READ},
             uses=count_uses(_roots(kernel)),
             index=index,
+            threads=32 * kernel.warps,
         )
         self.scopes = self.values.scopes
         for b in kernel.buffers:
@@ -262,7 +265,7 @@ class _Emitter:
             return
         lanes = self._lanes(axis, loop.tile)
         self.scopes.line(f"{name} = {start} + {lanes}" if start else f"{name} = {lanes}")
-        if self._uses_quarter(axis, loop.tile):
+        if uses_quarter(v, axis):
             quarter = self.scopes.fresh(f"{axis.name}_quarter")
             few = self._lanes(axis, loop.tile // 4)
             begin = quarter_start or (f"({start}) // 4" if start else "")
@@ -278,10 +281,6 @@ class _Emitter:
         spread = ", ".join(":" if a == axis else "None" for a in v.tiles)
         text = f"tl.arange(0, {tile})" + (f"[{spread}]" if len(v.tiles) > 1 else "")
         return text if v.index == "tl.int32" else f"{text}.to({v.index})"
-
-    def _uses_quarter(self, axis: Var, tile: int) -> bool:
-        last = next(reversed(self.values.tiles), None)
-        return axis is last and tile % 4 == 0 and any(isinstance(e, Rng) for e in self.values.uses)
 
     def _let(self, let: Let) -> None:
         v = self.values

@@ -148,3 +148,26 @@ def cast(text: str, source: DType, target: DType) -> str:
 
 def _to(text: str, target: DType) -> str:
     return f"{text}.to({TYPES[target]})"
+
+
+def strip(text: str) -> str:
+    """Without the parentheses that enclose all of it."""
+    if not (text.startswith("(") and text.endswith(")")):
+        return text
+    depth = 0
+    for position, char in enumerate(text):
+        depth += (char == "(") - (char == ")")
+        if depth == 0 and position < len(text) - 1:
+            return text
+    return text[1:-1]
+
+
+def atom(text: str) -> str:
+    """Fit to stand before a method call."""
+    plain = all(c.isalnum() or c in "_." for c in text) or text.endswith(")")
+    return text if plain and " " not in text.split("(")[0] else f"({text})"
+
+
+def term(text: str) -> str:
+    """Fit to stand as an operand of arithmetic."""
+    return text if all(c.isalnum() or c == "_" for c in text) else f"({strip(text)})"

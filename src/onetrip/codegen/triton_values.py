@@ -6,11 +6,9 @@ not vary, so operands broadcast without any further word. Knows nothing of state
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
-from ..base.affine import coefficient
 from ..base.dtype import bf16, f32, i32
 from ..base.errors import Unsupported, VerifyError
 from ..base.sym import (
@@ -24,10 +22,8 @@ from ..base.sym import (
     Var,
     add,
     atoms,
-    floordiv,
     is_nonnegative,
     lower_bound,
-    mod,
     mul,
     product,
 )  # fmt: skip
@@ -49,6 +45,7 @@ from ..ir.monoid import MONOIDS
 from ..ir.nest import Buffer
 from ..passes.narrow import narrow
 from . import triton_ops as ops
+from . import triton_random as random
 from .triton_scopes import Scopes
 
 LONG = 56
@@ -81,6 +78,7 @@ class Values:
         volatile: buffers that the kernel writes, and carried variables.
         uses: how many expressions and statements use one.
         index: the Triton type of index arithmetic.
+        threads: of a program.
     """
 
     buffers: dict[str, Buffer]
@@ -88,6 +86,7 @@ class Values:
     volatile: set[str]
     uses: dict[Expr, int]
     index: str = "tl.int32"
+    threads: int = 128
     scopes: Scopes = field(default_factory=Scopes)
     axis: dict[Sym, str] = field(default_factory=dict)
     quarter: dict[Var, str] = field(default_factory=dict)
@@ -175,7 +174,7 @@ class Values:
         """Binds a text to a new name in a scope."""
         hint = wish or (key.buffer if isinstance(key, Load) else "t")
         name = self.scopes.fresh(hint + "_v" if isinstance(key, Load) else hint)
-        self.scopes.line(f"{name} = {strip(text)}", level)
+        self.scopes.line(f"{name} = {ops.strip(text)}", level)
         self.scopes.note(key, name, level, needs.resources)
         return name
 
@@ -186,17 +185,17 @@ class Values:
             place = self.dim(e.value, level, tensor=True)
             if not self.needs(e).tiles:  # a loop's variable is no tensor where text is interpreted
                 return f"tl.full((), {place}, {ops.TYPES[e.dtype]})"
-            return f"{_atom(place)}.to({ops.TYPES[e.dtype]})"
+            return f"{ops.atom(place)}.to({ops.TYPES[e.dtype]})"
         if isinstance(e, Apply):
             return self._apply(e, level)
         if isinstance(e, Cast):
             function = narrow(e)
             if function is not None and self.uses.get(e.arg, 0) == 1:
                 name, x = function
-                return f"ot_bf16(ot_narrow_{name}({strip(self.value(x, level))}))"
-            return ops.cast(_atom(self.value(e.arg, level)), e.arg.dtype, e.dtype)
+                return f"ot_bf16(ot_narrow_{name}({ops.strip(self.value(x, level))}))"
+            return ops.cast(ops.atom(self.value(e.arg, level)), e.arg.dtype, e.dtype)
         if isinstance(e, Rng):
-            return f"ot_unit({self._words(e, level)})"
+            return f"ot_unit({random.words(self, e, level)})"
         if isinstance(e, Fold):
             return self._fold(e, level)
         if isinstance(e, Prefix):
@@ -213,7 +212,7 @@ class Values:
             args = [self.dim(a.value, level) for a in e.args if isinstance(a, Position)]
             if not all(isinstance(a.value, int) for a in e.args if isinstance(a, Position)):
                 return ops.spell(e.op, kind, args)
-        below = self._below(e, level) if e.op in COMPARISONS else None
+        below = random.below(self, e, level) if e.op in COMPARISONS else None
         if below is not None:
             return below
         inner = _beside_one(e)
@@ -224,7 +223,7 @@ class Values:
             both = all(isinstance(a, Const) for a in e.args[1:])
             plain = literals and kind is not bf16 and (not both or kind in (f32, i32))
             rest = [self.value(a, level, plain) for a in e.args[1:]]
-            return ops.spell(e.op, kind, [condition, *map(strip, rest)])
+            return ops.spell(e.op, kind, [condition, *map(ops.strip, rest)])
         return ops.spell(e.op, kind, [self.value(a, level, literals) for a in e.args])
 
     # Memory
@@ -244,16 +243,16 @@ class Values:
         parts = [self.masks[a] for a in self.tiles if a in chosen and a in self.masks]
         if guard is not None:
             parts.append(self.value(guard, level))
-        return strip(" & ".join(parts)) if len(parts) == 1 else " & ".join(parts)
+        return ops.strip(" & ".join(parts)) if len(parts) == 1 else " & ".join(parts)
 
     def pointer(self, buffer: str, offset: Dim, tiles: frozenset[Var], level: int) -> str:
         """Address of each lane; scalar terms first, so that only lanes are per-lane arithmetic."""
         lanes, scalar = self._split(offset)
         text = buffer
         if scalar != 0:
-            text += f" + {_term(self.dim(scalar, level))}"
+            text += f" + {ops.term(self.dim(scalar, level))}"
         if lanes != 0:
-            text += f" + {_term(self.dim(lanes, level))}"
+            text += f" + {ops.term(self.dim(lanes, level))}"
         own = self.dim_needs(offset).tiles
         if tiles - own:
             text = f"{text} + tl.full({self.shape(tiles)}, 0, tl.int32)"
@@ -293,53 +292,18 @@ class Values:
 
     def _arithmetic(self, d: Dim, level: int) -> str:
         if isinstance(d, Quotient | Remainder):
-            num, den = _term(self.dim(d.num, level)), _term(self.dim(d.den, level))
+            num, den = ops.term(self.dim(d.num, level)), ops.term(self.dim(d.den, level))
             divide = isinstance(d, Quotient)
             if is_nonnegative(lower_bound(d.num)):
                 return f"{num} {'//' if divide else '%'} {den}"
             return f"ot_index_{'floordiv' if divide else 'mod'}({num}, {den})"
         text = ""
         for c, factors in _terms(d):
-            names = [_term(self.dim(f, level)) for f in factors]
+            names = [ops.term(self.dim(f, level)) for f in factors]
             size = [str(abs(c))] if abs(c) != 1 or not names else []
             sign = ("-" if c < 0 else "") if not text else (" - " if c < 0 else " + ")
             text += sign + "*".join([*size, *names])
         return text
-
-    # Random numbers
-
-    def _below(self, e: Apply, level: int) -> str | None:
-        """A uniform number beside a constant: its word beside another, no conversion for each.
-
-        u = (word >> 8) * 2**-24, so u >= c exactly where word >= ceil(c * 2**24) * 2**8.
-        """
-        u, c = e.args
-        if not isinstance(u, Rng) or not isinstance(c, Const) or self.uses.get(u, 0) > 1:
-            return None
-        scaled = float(c.value) * 2.0**24
-        whole = math.ceil(scaled) if e.op in ("ge", "lt") else math.floor(scaled) + 1
-        if e.op not in ("ge", "lt", "gt", "le") or not 0 < whole < 1 << 24:
-            return None
-        sign = ">=" if e.op in ("ge", "gt") else "<"
-        return f"({self._words(u, level)} {sign} {whole << 8})"
-
-    def _words(self, e: Rng, level: int) -> str:
-        seed = self.value(e.seed, level)
-        axis = next(reversed(self.tiles), None)
-        tiles = self.needs(e).tiles
-        if axis is None or not self._in_fours(e.offset, axis):
-            return f"ot_word({strip(seed)}, {strip(self.dim(e.offset, level, tensor=True))})"
-        rest = floordiv(add(e.offset, mul(axis, -1)), 4)
-        block = self.quarter[axis]
-        if rest != 0:
-            block = f"{_term(self.dim(rest, level))} + {block}"
-        return f"ot_words({strip(seed)}, {block}, {self.shape(tiles)})"
-
-    def _in_fours(self, offset: Dim, axis: Var) -> bool:
-        """Whether the lanes of the last tile axis read whole counters, one after the other."""
-        if axis not in self.quarter or coefficient(offset, axis) != 1:
-            return False
-        return mod(add(offset, mul(axis, -1)), 4) == 0
 
     # Reductions of tiles
 
@@ -366,7 +330,7 @@ class Values:
         self, arg: Expr, tiles: frozenset[Var], masks: list[str], neutral: Const, level: int
     ) -> str:
         """The operand of a fold, as large as the fold, neutral in inactive lanes."""
-        text = strip(self.value(arg, level))
+        text = ops.strip(self.value(arg, level))
         if masks:
             text = f"tl.where({' & '.join(masks)}, {text}, {ops.literal(neutral)})"
             if arg.dtype.name == "bool":
@@ -444,7 +408,7 @@ def function_text(name: str, parameters: tuple[Local, ...], results: tuple[Expr,
     for p in parameters:
         values.locals[p.name] = (p.name, Needs())
         values.scopes.fresh(p.name)
-    returned = [strip(values.value(r)) for r in results]
+    returned = [ops.strip(values.value(r)) for r in results]
     body = values.scopes.text()
     head = f"@triton.jit\ndef {name}({', '.join(p.name for p in parameters)}):\n"
     return f"{head}{body}{chr(10) if body else ''}    return {', '.join(returned)}"
@@ -460,29 +424,6 @@ def count_uses(roots: Iterable[Expr]) -> dict[Expr, int]:
         if uses[e] == 1:
             stack.extend(children(e))
     return uses
-
-
-def strip(text: str) -> str:
-    """Without the parentheses that enclose all of it."""
-    if not (text.startswith("(") and text.endswith(")")):
-        return text
-    depth = 0
-    for position, char in enumerate(text):
-        depth += (char == "(") - (char == ")")
-        if depth == 0 and position < len(text) - 1:
-            return text
-    return text[1:-1]
-
-
-def _atom(text: str) -> str:
-    """Fit to stand before a method call."""
-    plain = all(c.isalnum() or c in "_." for c in text) or text.endswith(")")
-    return text if plain and " " not in text.split("(")[0] else f"({text})"
-
-
-def _term(text: str) -> str:
-    """Fit to stand as an operand of arithmetic."""
-    return text if all(c.isalnum() or c == "_" for c in text) else f"({strip(text)})"
 
 
 def _terms(d: Dim) -> Iterable[tuple[int, tuple[Sym, ...]]]:
