@@ -44,6 +44,28 @@ def test_training_judges_forward_and_backward() -> None:
     assert all(p.grad is None for p in model.parameters())
 
 
+class Placed(nn.Module):
+    """Places looked up by indices that every row shares."""
+
+    places: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(8, 6)
+        self.register_buffer("places", torch.arange(8)[None])
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows, length = x.shape[:2]
+        places = self.places[:, :length].gather(1, self.places[:, :length].flip(1))
+        return (x + self.table(places.expand(rows, length))).tanh()
+
+
+def test_an_expanded_value_that_backward_keeps_stays_expanded() -> None:
+    """Indices that all rows share have stride 0; a copy of them for each row is another layout."""
+    found = onetrip.verify(Placed(), torch.randn(2, 5, 6), training=True)
+    assert found.ok and {g.graph for g in found.groups} == {"forward", "backward"}
+
+
 def test_random_programs_are_judged_on_one_stream() -> None:
     model = nn.Sequential(nn.Dropout(0.5), nn.GELU()).train()
     found = onetrip.verify(model, torch.randn(64, 64))

@@ -217,8 +217,14 @@ def _exact(call: _Call, training: bool) -> tuple[tuple[Tensor, ...] | None, str]
 
 
 def _copied(t: Tensor) -> Tensor:
-    """A copy that keeps strides and asks for a gradient where `t` does."""
-    return t.detach().clone().requires_grad_(t.requires_grad)
+    """A copy that keeps strides, also of elements that share memory, and asks for a gradient where
+    `t` does."""
+    made = t.detach().clone()
+    if made.stride() != t.stride():
+        storage = t.detach().untyped_storage().clone()
+        empty = torch.empty(0, dtype=t.dtype, device=t.device)
+        made = empty.set_(storage, t.storage_offset(), t.shape, t.stride())
+    return made.requires_grad_(t.requires_grad)
 
 
 def _tensors(tree: Any) -> tuple[Tensor, ...]:
