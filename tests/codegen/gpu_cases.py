@@ -236,12 +236,17 @@ def typed() -> Case:
     return Case(Nest((Axis(p0),), tuple(buffers), made))
 
 
+def dropped(at: Dim) -> Expr:
+    """x where a uniform number of this offset is below 0.9, else 0; the seed lies in memory."""
+    keep = compare("lt", Rng(Load("seed", (0,), dt.i64), at), f32(0.9))
+    return Apply("where", (keep, Load("x", (at,), dt.f32), f32(0.0)), dt.f32)
+
+
 def dropout(rows: int = 6, columns: int = 64) -> Case:
     """y = x * (u < 0.9), u from a seed in memory."""
     p0, p1 = Var("p0", rows), Var("p1", columns)
     at = p0 * columns + p1
-    keep = compare("lt", Rng(Load("seed", (0,), dt.i64), at), f32(0.9))
-    value = Apply("where", (keep, Load("x", (at,), dt.f32), f32(0.0)), dt.f32)
+    value = dropped(at)
     count = rows * columns
     buffers = (buffer("seed", dt.i64, 1), buffer("x", dt.f32, count), written("y", dt.f32, count))
     return Case(Nest((Axis(p0), Axis(p1)), buffers, (Store("y", (at,), value),)))
@@ -251,8 +256,7 @@ def dropped_columns(rows: int = 48, columns: int = 64) -> Case:
     """Sums of columns of x * (u < 0.9): counters lie along the columns, sums along the rows."""
     p0, r0 = Var("p0", columns), Var("r0", rows)
     at = r0 * columns + p0
-    keep = compare("lt", Rng(Load("seed", (0,), dt.i64), at), f32(0.9))
-    value = Apply("where", (keep, Load("x", (at,), dt.f32), f32(0.0)), dt.f32)
+    value = dropped(at)
     count = rows * columns
     buffers = (buffer("seed", dt.i64, 1), buffer("x", dt.f32, count), written("y", dt.f32, columns))
     return Case(Nest((Axis(p0),), buffers, (Store("y", (p0,), reduced("sum", (r0,), value)),)))
@@ -262,8 +266,7 @@ def dropped_rows(rows: int = 5, columns: int = 320) -> Case:
     """max(x * (u < 0.9)) of rows whose length is no power of two."""
     p0, r0 = Var("p0", rows), Var("r0", columns)
     at = p0 * columns + r0
-    keep = compare("lt", Rng(Load("seed", (0,), dt.i64), at), f32(0.9))
-    x = Apply("where", (keep, Load("x", (at,), dt.f32), f32(0.0)), dt.f32)
+    x = dropped(at)
     count = rows * columns
     buffers = (buffer("seed", dt.i64, 1), buffer("x", dt.f32, count), written("y", dt.f32, count))
     store = Store("y", (at,), apply("sub", x, reduced("max", (r0,), x)), (r0,))
