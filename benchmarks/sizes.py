@@ -57,9 +57,9 @@ def row_of(point: Point) -> Row:
 def build(point: Point) -> None:
     """Compiles a point's kernels into the cache on disk; what fails is told when it is timed."""
     work = row_of(point).work("cuda", "cuda")
-    with_graph = next(v for v in variants.on_device("cuda") if v.name == OURS)
+    ours = next(v for v in variants.on_device("cuda") if v.name == OURS)
     try:
-        variants.call_of(variants.compiled(with_graph, work))()
+        variants.call_of(variants.compiled(ours, work))()
     except Exception as error:
         print(point, error, file=sys.stderr)
     del work

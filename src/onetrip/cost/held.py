@@ -7,7 +7,10 @@
 
 Tiles are powers of two and rows are not: compilers drop repetitions that lie wholly beyond the row,
 so 5120 elements cost 5 repetitions of 4 warps but 2 of 16, each of 4096. Fewer warps also do what
-threads do once for a row fewer times. Must not know codegen.
+threads do once for a row fewer times.
+
+The figures below were read off the machine code of sm_90 and set by hand beside the times of 16 and
+of 32 elements a thread for 61 nests on an H200. Must not know codegen.
 """
 
 from __future__ import annotations
