@@ -149,12 +149,13 @@ def draws(dtype: torch.dtype, training: bool) -> int:
 
 
 def check(
-    name: str, dtype: torch.dtype, training: bool, *, deep: bool = False
+    name: str, dtype: torch.dtype, training: bool, *, deep: bool = False, least: int = 1
 ) -> tuple[Compiled, Judgement]:
-    """A model of the zoo against eager and float64, without dropout."""
+    """A model of the zoo against eager and float64, without dropout, over at least so many draws."""
     model, _ = build(name, dtype, deep=deep)
     ours = Compiled(model.train(training))
-    drawn = (build(name, dtype, seed=k, deep=deep) for k in range(draws(dtype, training)))
+    count = max(draws(dtype, training), least)
+    drawn = (build(name, dtype, seed=k, deep=deep) for k in range(count))
     return ours, judged(ours, drawn, training)
 
 
