@@ -151,7 +151,7 @@ def draws(dtype: torch.dtype, training: bool) -> int:
 def check(
     name: str, dtype: torch.dtype, training: bool, *, deep: bool = False, least: int = 1
 ) -> tuple[Compiled, Judgement]:
-    """A model of the zoo against eager and float64, without dropout, over at least so many draws."""
+    """A model of the zoo against eager and float64, without dropout, over `least` draws or more."""
     model, _ = build(name, dtype, deep=deep)
     ours = Compiled(model.train(training))
     count = max(draws(dtype, training), least)
