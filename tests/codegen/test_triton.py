@@ -17,11 +17,11 @@ import pytest
 from onetrip.base.errors import Unsupported
 from onetrip.base.sym import Var
 from onetrip.codegen import schedule_gpu
-from onetrip.codegen.gpu_divide import divided
+from onetrip.codegen.gpu_divide import divided, roughly_divided
 from onetrip.codegen.prelude_triton import dialect_of
 from onetrip.codegen.triton import emit
 from onetrip.interp.nest_interp import run_nest
-from onetrip.ir.expr import Apply, Fold, walk
+from onetrip.ir.expr import Apply, Cast, Fold, walk
 from onetrip.ir.kernel import Assign, Carry, Kernel, Loop, statements
 from onetrip.ir.nest import Access
 from onetrip.runtime.cache import Cache
@@ -167,8 +167,9 @@ def test_nan_reaches_maximum_and_softmax(form: str) -> None:
     np.testing.assert_allclose(found[0], 1 / 40, rtol=2**-21)
 
 
-def test_division_by_one_value_of_many() -> None:
-    """Rounded as a division; infinities, zeros and NaN as in a division."""
+@pytest.mark.parametrize(("way", "ulp"), [(divided, 0), (roughly_divided, 2)])
+def test_division_by_one_value_of_many(way: Callable[..., Any], ulp: int) -> None:
+    """Rounded as a division, or near it; infinities, zeros and NaN as in a division."""
     specials = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -3.0, 1e-30, 3e38, 1e-37],
                         np.float32)  # fmt: skip
     rng = np.random.default_rng(3)
@@ -179,7 +180,7 @@ def test_division_by_one_value_of_many() -> None:
     x, y = (cases.Load(n, (p0,), cases.dt.f32) for n in "ab")
     buffers = (*(cases.buffer(n, cases.dt.f32, count) for n in "ab"),
                cases.written("q", cases.dt.f32, count))  # fmt: skip
-    store = cases.Store("q", (p0,), divided(x, y))
+    store = cases.Store("q", (p0,), way(x, y))
     case = cases.Case(cases.Nest((cases.Axis(p0),), buffers, (store,)))
     with np.errstate(all="ignore"):
         found = cases.run_triton(cases.plan(case), {"a": a, "b": b})["q"]
@@ -187,7 +188,7 @@ def test_division_by_one_value_of_many() -> None:
     normal = np.isfinite(want) & (np.abs(want) >= 2.0**-100)
     np.testing.assert_array_equal(found[~np.isfinite(want)], want[~np.isfinite(want)])
     np.testing.assert_array_equal(np.signbit(found[want == 0]), np.signbit(want[want == 0]))
-    np.testing.assert_array_equal(found[normal], want[normal])
+    np.testing.assert_array_max_ulp(found[normal], want[normal], maxulp=ulp)
 
 
 @pytest.mark.parametrize("monoid", ["max", "sum"])
@@ -205,6 +206,28 @@ def test_a_row_divides_by_one_value_with_one_reciprocal(monoid: str) -> None:
     if monoid == "max":  # no order of summation touches it: the quotients are eager's
         found = cases.run_triton(made, arrays)["y"].reshape(4, 100)
         np.testing.assert_array_equal(found, rows / rows.max(1, keepdims=True))
+
+
+@pytest.mark.parametrize("form", ["held", "walked"], indirect=True)
+@pytest.mark.parametrize(("monoid", "kind", "rough"), [
+    ("sum", cases.dt.bf16, True), ("sum", cases.dt.f16, True), ("sum", cases.dt.f32, False),
+    ("max", cases.dt.bf16, False),
+])  # fmt: skip
+def test_a_quotient_is_not_corrected_where_it_has_a_sum_below_and_16_bits_are_kept(
+    monoid: str, kind: cases.dt.DType, rough: bool, form: str
+) -> None:
+    p0, r0 = Var("p0", 4), Var("r0", 600)
+    at = p0 * 600 + r0
+    x = Apply("exp", (cases.Load("x", (at,), cases.dt.f32),), cases.dt.f32)
+    value = Cast(Apply("div", (x, cases.reduced(monoid, (r0,), x)), cases.dt.f32), kind)
+    buffers = (cases.buffer("x", cases.dt.f32, 2400), cases.written("y", kind, 2400))
+    store = cases.Store("y", (at,), value, (r0,))
+    case = cases.Case(cases.Nest((cases.Axis(p0),), buffers, (store,)))
+    made, arrays = scheduled(case, form), case.inputs()
+    text = emit(made.kernels[0], "nvidia").text
+    assert ("ot_fma(ot_fma(" not in text) == rough
+    assert ("ot_exp2(" in text) == (rough and form == "walked")
+    stands(case, cases.run_triton(made, arrays, case.sizes), arrays)
 
 
 def test_split_partials_are_the_same_every_time() -> None:

@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from ..base.dtype import f32
 from ..base.errors import Unsupported
 from ..base.sym import Dim, Sym, Var, add, ceildiv, mul
 from ..ir.expr import (
     Apply,
+    Cast,
     Const,
     Expr,
     Fold,
@@ -37,7 +37,7 @@ from ..ir.expr import (
 from ..ir.kernel import Assign, Carry, Facts, Kernel, Let, Loop, Mapping, Stmt
 from ..ir.monoid import MONOIDS
 from ..ir.nest import Access, Nest, Store
-from .gpu_divide import divided
+from .gpu_divide import divided, is_division, rough, roughly, roughly_divided
 from .gpu_fold import fold, is_number, joined, softmax_near
 from .gpu_split import guarded, inner_axes, sizes_of
 
@@ -213,17 +213,25 @@ class _Builder:
                 return self._component(x.reduction, x.component)
             if isinstance(x, Scanned):
                 return self._scan(x)
+            quotient = rough(x)
+            if quotient is not None and self._is_of_row(quotient):
+                return Cast(self._roughly_divided(*quotient.args), x.dtype)
             return None
 
-        return Rewriter(leaf=leaf, node=self._divided)(e)
+        def node(x: Expr) -> Expr | None:
+            return divided(*x.args) if is_division(x) and self._is_of_row(x) else None
 
-    def _divided(self, e: Expr) -> Expr | None:
-        """A division by a value of the row: many elements need the same reciprocal."""
-        if not (isinstance(e, Apply) and e.op == "div" and e.dtype is f32):
-            return None
-        a, b = e.args
-        many = set(self.inner) & (a.free - b.free)
-        return divided(a, b) if many else None
+        return Rewriter(leaf=leaf, node=node)(e)
+
+    def _roughly_divided(self, a: Expr, b: Expr) -> Expr:
+        """a / b to 16 bits; what a held row keeps of `a` for its sums is not computed again."""
+        again = bool(set(self.walked) & a.free)
+        return roughly_divided(*map(self._value, (roughly(a) if again else a, b)))
+
+    def _is_of_row(self, quotient: Apply) -> bool:
+        """Whether the divisor is a value of the row: many elements need the same reciprocal."""
+        a, b = quotient.args
+        return bool(set(self.inner) & (a.free - b.free))
 
     def _component(self, reduction: Reduction, component: int) -> Expr:
         known = self.done.get(reduction)
