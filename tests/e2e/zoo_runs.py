@@ -140,7 +140,7 @@ class Judgement:
     @property
     def worst_ratio(self) -> float:
         """The largest distance from float64, as a share of what the rule allows."""
-        return max((v.worst_ulp / (2 * v.eager_ulp + 4) for v in self.by_name.values()), default=0)
+        return max((v.worst_ulp / v.allowed_ulp for v in self.by_name.values()), default=0)
 
 
 def draws(dtype: torch.dtype, training: bool) -> int:

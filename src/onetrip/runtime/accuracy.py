@@ -34,12 +34,14 @@ class Verdict:
         worst_ulp: largest distance from float64 of any result, in units in the last place of the
             largest element; 0 where only equality was asked for.
         eager_ulp: eager's own, of the same result.
+        allowed_ulp: the largest distance that the rule allows it.
         note: what is wrong, or what could not be compared.
     """
 
     ok: bool
     worst_ulp: float = 0.0
     eager_ulp: float = 0.0
+    allowed_ulp: float = ALLOWED_ULP
     note: str = ""
 
 
@@ -142,4 +144,4 @@ def _judge_float(index: int, ours: Tensor, eager: Tensor, exact: Tensor) -> Verd
     allowed = (NOISE_FACTOR if own > NO_DIGITS / torch.finfo(ours.dtype).eps else FACTOR) * own
     allowed += ALLOWED_ULP
     note = "" if worst <= allowed else f"result {index}: {worst:.3g} ulp, allowed {allowed:.3g}"
-    return Verdict(worst <= allowed, worst, own, note)
+    return Verdict(worst <= allowed, worst, own, allowed, note)
