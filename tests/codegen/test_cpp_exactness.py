@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 from pathlib import Path
 
 import pytest
 import torch
-from prelude_rows import CTYPES, INTS, NAMES, ROWS, Row, Tensor, run_row, samples, ulps
+from prelude_rows import CTYPES, INTS, NAMES, ROWS, Row, Tensor, pointer, run_row, samples, ulps
 
-from onetrip.codegen.cpp_prelude import exactness
-from onetrip.runtime.toolchain import toolchain
+from onetrip.codegen.cpp_prelude import exactness, prelude_text
+from onetrip.runtime.build_cpp import CppUnit, build
+from onetrip.runtime.cache import Cache
+from onetrip.runtime.toolchain import toolchain, vector_unit
 
 pytestmark = pytest.mark.skipif(
     not {"-DOT_SLEEF=1", "-DOT_VML=1"} <= set(toolchain().flags),
@@ -66,6 +69,32 @@ def test_row(name: str, dtype: torch.dtype, root: str) -> None:
         found = re.fullmatch(r"matched|ulp\((\d+)\)", claim)
         assert found, claim
         assert ulps(result, eager) <= int(found[1] or 0)
+
+
+SLEEF_EXP = """
+extern "C" ot::reg_f32 SLEEF(ot::reg_f32);
+extern "C" __attribute__((visibility("default")))
+void differing(uint32_t step, int64_t* count) {
+  *count = 0;
+  for (uint64_t first = 0; first < 1ull << 32; first += ot::W * step) {
+    ot::vec<int32_t> bits = ot::iota<int32_t>(0) * ot::vec<int32_t>(step);
+    ot::vec<float> x = ot::bitcast<float>(bits + ot::vec<int32_t>((int32_t)first)), theirs;
+    ot::vec<float> ours = ot::exp(x);
+    theirs.r[0] = SLEEF(x.r[0]);
+    auto same = ot::bitcast<int32_t>(ours) == ot::bitcast<int32_t>(theirs);
+    *count += !ot::all(same | (ot::isnan(ours) & ot::isnan(theirs)));
+  }
+}
+"""
+
+
+def test_exp_in_line_has_the_bits_of_the_library(root: str) -> None:
+    """Every 251st of all floats: 17 million, in which every exponent has its share."""
+    unit = CppUnit("exp", SLEEF_EXP.replace("SLEEF", vector_unit().probe))
+    (library,) = build([unit], prelude_text(), cache=Cache(root))
+    different = torch.ones(1, dtype=torch.int64)
+    library.differing(ctypes.c_uint32(251), pointer(different))
+    assert int(different) == 0
 
 
 def test_the_table_names_the_rows() -> None:

@@ -53,8 +53,8 @@ GPU: dict[str, tuple[float, float]] = {
 # The same in vector multiplications of the C++ prelude; there is no special-function unit.
 # Measured on one core with 512-bit vectors, chains of one and of three.
 CPU: dict[str, tuple[float, float]] = {
-    "div": (10, 0), "sqrt": (14, 0), "rsqrt": (28, 0), "sigmoid": (38, 0), "tanh": (23, 0),
-    "exp": (28, 0), "exp2": (24, 0), "near_exp": (28, 0),
+    "div": (10, 0), "sqrt": (14, 0), "rsqrt": (28, 0), "sigmoid": (29, 0), "tanh": (23, 0),
+    "exp": (18, 0), "exp2": (24, 0), "near_exp": (18, 0),
     "near_reciprocal": (10, 0), "expm1": (110, 0), "erf": (42, 0), "erfc": (40, 0),
     "erfinv": (155, 0), "lgamma": (420, 0), "log": (50, 0), "log2": (50, 0), "log10": (50, 0),
     "log1p": (70, 0), "sin": (52, 0), "cos": (68, 0), "tan": (110, 0), "asin": (68, 0),
@@ -75,8 +75,8 @@ NARROW = {"cuda": (3.0, 0.0), "cpu": (20.0, 0.0)}
 """A cast to an 8-bit float: an instruction and its limits on sm_89 and later, else integers."""
 FOLDED = 3.0
 """A combination is done once an element, and costs twice as much again where lanes are joined."""
-PHILOX = {"cuda": 26.0, "cpu": 75.0}
-"""Instructions of one uniform number, where each counter's four words are used."""
+PHILOX = {"cuda": 2.6, "cpu": 7.5}
+"""Instructions of a uniform number a round, where each counter's four words are used."""
 WIDE = 2
 """Instructions of a 64-bit integer operation, in 32-bit ones."""
 
@@ -148,7 +148,7 @@ def _price(e: Expr, device: str) -> tuple[float, float]:
         wide = any(not a.dtype.is_float and a.dtype.bits == 64 for a in e.args)
         return (plain * WIDE, special) if wide else (plain, special)
     if isinstance(e, Rng):
-        return PHILOX[device], 0.0
+        return e.rounds * PHILOX[device], 0.0
     if isinstance(e, Cast):
         return NARROW[device] if e.dtype.bits == 8 and e.dtype.is_float else ONE
     return ONE if isinstance(e, Load) else (0.0, 0.0)

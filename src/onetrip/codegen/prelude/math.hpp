@@ -25,13 +25,14 @@ typedef vec<double>::reg reg_f64;
 #endif
 
 #if OT_SLEEF
-#define OT_UNARY(name, suffix, libm)                                            \
+#define OT_UNARY_F(name, suffix, libm)                                          \
   extern "C" reg_f32 OT_SLEEF_F(name, suffix)(reg_f32);                         \
-  extern "C" reg_f64 OT_SLEEF_D(name, suffix)(reg_f64);                         \
   OT_INLINE vec<float> name(vec<float> x) {                                       \
     x.r[0] = OT_SLEEF_F(name, suffix)(x.r[0]);                                  \
     return x;                                                                     \
-  }                                                                               \
+  }
+#define OT_UNARY_D(name, suffix, libm)                                          \
+  extern "C" reg_f64 OT_SLEEF_D(name, suffix)(reg_f64);                         \
   OT_INLINE vec<double> name(vec<double> x) {                                     \
     for (int i = 0; i < 2; i++) x.r[i] = OT_SLEEF_D(name, suffix)(x.r[i]);      \
     return x;                                                                     \
@@ -48,17 +49,21 @@ typedef vec<double>::reg reg_f64;
     return x;                                                                     \
   }
 #else
-#define OT_UNARY(name, suffix, libm) OT_LIBM_UNARY(name, libm)
+#define OT_UNARY_F(name, suffix, libm) OT_LIBM_UNARY_F(name, libm)
+#define OT_UNARY_D(name, suffix, libm) OT_LIBM_UNARY_D(name, libm)
 #define OT_BINARY(name, suffix, libm) OT_LIBM_BINARY(name, libm)
 #endif
+#define OT_UNARY(name, suffix, libm) OT_UNARY_F(name, suffix, libm) OT_UNARY_D(name, suffix, libm)
 
-#define OT_LIBM_UNARY(name, libm)                                    \
+#define OT_LIBM_UNARY_F(name, libm)                                  \
   OT_INLINE vec<float> name(vec<float> x) {                          \
     return map_lanes<float>(x, [](float v) { return ::libm##f(v); }); \
-  }                                                                  \
+  }
+#define OT_LIBM_UNARY_D(name, libm)                                  \
   OT_INLINE vec<double> name(vec<double> x) {                        \
     return map_lanes<double>(x, [](double v) { return ::libm(v); }); \
   }
+#define OT_LIBM_UNARY(name, libm) OT_LIBM_UNARY_F(name, libm) OT_LIBM_UNARY_D(name, libm)
 #define OT_LIBM_BINARY(name, libm)                                                      \
   OT_INLINE vec<float> name(vec<float> x, vec<float> y) {                               \
     return map_lanes<float>(x, y, [](float a, float b) { return ::libm##f(a, b); });    \
@@ -67,7 +72,54 @@ typedef vec<double>::reg reg_f64;
     return map_lanes<double>(x, y, [](double a, double b) { return ::libm(a, b); });    \
   }
 
+// ---- exp of float32, in line: loops are full of it, and it has the bits of Sleef's -----------
+
+#if OT_AVX512 || OT_AVX2
+// exp(x) = 2^n exp(r) of a whole n and x = n ln2 + r, in the steps in which Sleef rounds.
+OT_INLINE vec<float> exp_rest(vec<float> x, vec<float>& n) {
+  n = round(x * vec<float>(0x1.715476p+0f));
+  vec<float> r = fma(n, vec<float>(-0x1.62e4p-1f), x);
+  r = fma(n, vec<float>(-0x1.7f7d1cp-20f), r);
+  vec<float> p = fma(vec<float>(0x1.a057b4p-13f), r, vec<float>(0x1.6d2d92p-10f));
+  p = fma(p, r, vec<float>(0x1.11114cp-7f));
+  p = fma(p, r, vec<float>(0x1.5554f4p-5f));
+  p = fma(p, r, vec<float>(0x1.555556p-3f));
+  p = fma(p, r, vec<float>(0.5f));
+  return vec<float>(1.0f) + fma(r * r, p, r);
+}
+// y times 2^n where a result may be no normal number: rounded once. Where exp is 0 nothing is
+// multiplied, since a product that vanishes takes a hundred cycles.
+OT_INLINE vec<float> exp_scaled(vec<float> x, vec<float> y, vec<float> n) {
+  vec<bool> vanishes = x < vec<float>(-104.0f);
+#if OT_AVX512
+  y.r[0] = (reg_f32)_mm512_maskz_scalef_ps(lane_mask(!vanishes), (__m512)y.r[0], (__m512)n.r[0]);
+#else
+  vec<float> zero(0.0f);
+  vec<int32_t> whole = convert<int32_t>(where(vanishes, zero, n)), half, rest;
+  half.r[0] = whole.r[0] >> 1;
+  rest.r[0] = whole.r[0] - half.r[0];
+  half.r[0] = (half.r[0] + 127) << 23;
+  rest.r[0] = (rest.r[0] + 127) << 23;
+  y = where(vanishes, zero, y * bitcast<float>(half) * bitcast<float>(rest));
+#endif
+  return where(x > vec<float>(100.0f), vec<float>(__builtin_inff()), y);
+}
+OT_INLINE vec<float> exp(vec<float> x) {
+  vec<float> n, y = exp_rest(x, n);
+#if !OT_AVX512
+  if (__builtin_expect(all(abs(x) < vec<float>(87.0f)), 1)) {
+    vec<int32_t> bits = bitcast<int32_t>(y);
+    bits.r[0] += convert<int32_t>(n).r[0] << 23;
+    return bitcast<float>(bits);
+  }
+#endif
+  return exp_scaled(x, y, n);
+}
+OT_UNARY_D(exp, _u10, exp)
+#else
 OT_UNARY(exp, _u10, exp)
+#endif
+
 OT_UNARY(exp2, _u10, exp2)
 OT_UNARY(expm1, _u10, expm1)
 OT_UNARY(log, _u10, log)
