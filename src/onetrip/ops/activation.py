@@ -15,6 +15,7 @@ from ..base.dtype import f32
 from ..ir.expr import Expr
 from . import arith as m
 from .arith import add, div, mul, neg, sub, where
+from .normal import bell, share_below
 from .rows import (
     bounded,
     default_form,
@@ -103,7 +104,14 @@ def _inner(x: Expr) -> Expr:
 def _gelu(x: Expr, at: Attrs) -> Expr:
     if at.get("approximate", "none") == "tanh":
         return mul(mul(0.5, x), add(1, m.tanh(_inner(x))))
+    if _from_bell(x, at):
+        return mul(x, share_below(x))
     return mul(mul(x, 0.5), add(1, m.erf(mul(x, SQRT_HALF))))
+
+
+def _from_bell(x: Expr, at: Attrs) -> bool:
+    """Whether gelu has no erf: where eager calls oneDNN, whose bits no spelling has."""
+    return x.dtype is f32 and not at["gpu"]
 
 
 def _silu(x: Expr, at: Attrs) -> Expr:
@@ -200,9 +208,9 @@ def _tanh_backward(g: Expr, y: Expr, at: Attrs) -> Expr:
 def _gelu_backward(g: Expr, x: Expr, at: Attrs) -> Expr:
     if at.get("approximate", "none") == "tanh":
         return mul(g, _gelu_tanh_slope(x))
-    cdf = mul(0.5, add(1, m.erf(mul(x, SQRT_HALF))))
-    pdf = mul(DENSITY, m.exp(mul(mul(x, x), -0.5)))
-    return mul(g, add(cdf, mul(x, pdf)))
+    erf = mul(0.5, add(1, m.erf(mul(x, SQRT_HALF))))
+    below = share_below(x) if _from_bell(x, at) else erf
+    return mul(g, add(below, mul(x, mul(DENSITY, bell(x)))))
 
 
 def _gelu_tanh_slope(x: Expr) -> Expr:
