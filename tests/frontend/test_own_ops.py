@@ -13,6 +13,7 @@ from torch.nn import functional
 
 import onetrip.frontend.capture  # noqa: F401  registers the operators
 from onetrip.frontend.philox import (
+    DROPOUT_ROUNDS,
     dropout_scale,
     philox_block,
     philox_words,
@@ -36,24 +37,24 @@ KNOWN = [
 
 @pytest.mark.parametrize(("counter", "key", "words"), KNOWN)
 def test_known_answers(counter: list[int], key: list[int], words: list[int]) -> None:
-    found = philox_block([torch.tensor(c) for c in counter], [torch.tensor(k) for k in key])
+    found = philox_block([torch.tensor(c) for c in counter], [torch.tensor(k) for k in key], 10)
     assert [int(w) for w in found] == words
 
 
 def test_element_i_takes_word_i_mod_4_of_counter_i_div_4() -> None:
     seed = torch.tensor(0x1234567_89ABCDEF)
-    words = philox_words(seed, 11)
+    words = philox_words(seed, 11, 10)
     for i in range(11):
         counter = [torch.tensor(c) for c in (i // 4, 0, 0, 0)]
-        block = philox_block(counter, [torch.tensor(0x89ABCDEF), torch.tensor(0x1234567)])
+        block = philox_block(counter, [torch.tensor(0x89ABCDEF), torch.tensor(0x1234567)], 10)
         assert int(words[i]) == int(block[i % 4])
 
 
 def test_chunks_do_not_change_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     seed = torch.tensor(-5)
-    whole = philox_words(seed, 103)
+    whole = philox_words(seed, 103, 7)
     monkeypatch.setattr("onetrip.frontend.philox._CHUNK", 7)
-    assert torch.equal(philox_words(seed, 103), whole)
+    assert torch.equal(philox_words(seed, 103, 7), whole)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
@@ -78,7 +79,7 @@ def test_empty_shapes() -> None:
 def test_dropout_is_its_definition_at_operation_precision(p: float) -> None:
     seed = torch.tensor(99)
     x = torch.randn(6, 50).to(torch.bfloat16).t()
-    kept = uniform_numbers(seed, (50, 6), torch.float32) >= p
+    kept = uniform_numbers(seed, (50, 6), torch.float32, DROPOUT_ROUNDS) >= p
     expected = torch.where(kept, x.float() * dropout_scale(p, torch.float32), x.float() * 0)
     found = ours.dropout(x, p, seed)
     assert torch.equal(found, expected.to(torch.bfloat16))

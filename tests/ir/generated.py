@@ -88,7 +88,7 @@ def floats(draw: Any, depth: int = 3) -> Expr:
         other = draw(st.none() | FLOATS.map(lambda v: Const(v, f32)))
         return Load("x", (draw(dims()), draw(dims())), f32, guard, other if guard else None)
     if kind == 4:
-        return Rng(draw(integers()), draw(dims()))
+        return Rng(draw(integers()), draw(dims()), rounds=draw(st.sampled_from([7, 10])))
     if kind == 5:
         axes = draw(st.sampled_from([(R0,), (R1,), (R0, R1)]))
         return Reduced(Reduction("sum", axes, (a,)), 0, f32)

@@ -92,6 +92,7 @@ NESTS: dict[str, list[Nest]] = {
         nest(Load("x", (P, R), f32, X)),
         nest(Load("x", (P, R), f32, compare("lt", X, X), Const(0, i64))),
         nest(Rng(X, P)),
+        nest(Rng(Const(5, i64), P, rounds=3)),
         nest(total(X, R, monoid="no_such")),
         nest(Reduced(Reduction("sum", (R,), (X, X)), 0, f32)),
         nest(Reduced(Reduction("sum", (R,), (X,)), 1, f32)),

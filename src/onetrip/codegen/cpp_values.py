@@ -147,11 +147,11 @@ class Values:
         if walk is not None and walk.stride == 1:
             run = self.scopes.bind(
                 ("run", e), self._needs(e.seed),
-                lambda n: f"ot::random_run {n}((uint64_t){seed});", "run",
+                lambda n: f"ot::random_run<{e.rounds}> {n}((uint64_t){seed});", "run",
             )  # fmt: skip
             return f"ot::uniform({run}.at((uint64_t)({self.index(walk.base)})))"
         where = self.index_wide(e.offset) if wide else f"ot::splat({self.index(e.offset)})"
-        word = f"ot::random_word((uint64_t){seed}, ot::convert<uint64_t>({where}))"
+        word = f"ot::random_word<{e.rounds}>((uint64_t){seed}, ot::convert<uint64_t>({where}))"
         return f"ot::uniform({word}){'' if wide else '[0]'}"
 
     # ---------------------------------------------------------------- faults

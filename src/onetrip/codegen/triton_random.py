@@ -47,12 +47,13 @@ def words(v: Values, e: Rng, level: int) -> str:
     axis = _near(v, e)
     if axis is not None:
         block, lane = f"(({v.axis[axis]} | 3) >> 2)", v.axis[axis]
-        return f"ot_near_word({seed}, {_begin(v, e, axis, level)}{block}, {lane} & 3)"
+        return f"ot_near_word({seed}, {_begin(v, e, axis, level)}{block}, {lane} & 3, {e.rounds})"
     axis = next(reversed(v.tiles), None)
     if axis is not None and axis in v.quarter and _in_fours(e.offset, axis):
         block = v.quarter[axis]
-        return f"ot_words({seed}, {_begin(v, e, axis, level)}{block}, {v.shape(v.needs(e).tiles)})"
-    return f"ot_word({seed}, {strip(v.dim(e.offset, level, tensor=True))})"
+        block, shape = f"{_begin(v, e, axis, level)}{block}", v.shape(v.needs(e).tiles)
+        return f"ot_words({seed}, {block}, {shape}, {e.rounds})"
+    return f"ot_word({seed}, {strip(v.dim(e.offset, level, tensor=True))}, {e.rounds})"
 
 
 def _begin(v: Values, e: Rng, axis: Var, level: int) -> str:

@@ -34,8 +34,8 @@ from ..ir.nest import Combine, Nest, Store
 from ..ops.scalar import SCALAR_OPS, Unit
 from .sizes import NO_HINTS, Hints, smaller
 
-PHILOX_INTEGER_OPS = 30
-"""Integer operations of one uniform number: ten rounds of ten operations give four words."""
+PHILOX_INTEGER_OPS = 3
+"""Integer operations of a uniform number a round: some ten give four words."""
 
 
 @dataclass(frozen=True)
@@ -278,7 +278,7 @@ def combinations(nest: Nest) -> Iterator[tuple[Expr, Dim]]:
 
 def _count(e: Expr, over: Dim, flops: dict[str, Dim], counts: dict[str, Dim]) -> None:
     if isinstance(e, Rng):
-        counts["integer"] = counts["integer"] + over * PHILOX_INTEGER_OPS
+        counts["integer"] = counts["integer"] + over * e.rounds * PHILOX_INTEGER_OPS
     elif isinstance(e, Cast):
         counts["integer"] = counts["integer"] + over
     elif isinstance(e, Apply):

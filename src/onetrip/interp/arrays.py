@@ -101,8 +101,8 @@ def constant(value: bool | int | float, dtype: DType) -> Array:
 # ------------------------------------------------------------------ random numbers
 
 
-def philox(seed: Array, block: Array) -> tuple[Array, Array, Array, Array]:
-    """The four 32-bit words (as uint64) of Philox4x32-10 at counter (block, 0), key `seed`.
+def philox(seed: Array, block: Array, rounds: int) -> tuple[Array, Array, Array, Array]:
+    """The four 32-bit words (as uint64) of Philox4x32 at counter (block, 0), key `seed`.
 
     Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011. Seed and block are 64-bit
     integers, their low words first.
@@ -112,7 +112,7 @@ def philox(seed: Array, block: Array) -> tuple[Array, Array, Array, Array]:
     k0, k1 = wide_seed & mask, wide_seed >> high
     c0, c1 = wide_block & mask, wide_block >> high
     c2, c3 = np.zeros_like(c0), np.zeros_like(c0)
-    for _ in range(10):
+    for _ in range(rounds):
         p0, p1 = c0 * np.uint64(_MULTIPLIER[0]), c2 * np.uint64(_MULTIPLIER[1])
         c0, c1, c2, c3 = (
             (p1 >> high) ^ c1 ^ k0,
@@ -124,10 +124,10 @@ def philox(seed: Array, block: Array) -> tuple[Array, Array, Array, Array]:
     return c0, c1, c2, c3
 
 
-def uniform(seed: Array, offset: Array) -> Array:
+def uniform(seed: Array, offset: Array, rounds: int) -> Array:
     """float32 in [0, 1): the upper 24 bits of word `offset % 4` of block `offset // 4`."""
     seed, offset = np.broadcast_arrays(seed, offset)
-    words = np.stack(philox(seed.copy(), offset // 4))
+    words = np.stack(philox(seed.copy(), offset // 4, rounds))
     word = np.take_along_axis(words, (offset % 4)[None].astype(np.int64), 0)[0]
     return np.asarray((word >> np.uint64(8)).astype(np.float32) * np.float32(2.0**-24))
 

@@ -229,7 +229,7 @@ def _cast(evaluation: Evaluation, e: Cast) -> Array:
 
 
 def _rng(evaluation: Evaluation, e: Rng) -> Array:
-    return uniform(evaluation(e.seed), evaluation.index(e.offset))
+    return uniform(evaluation(e.seed), evaluation.index(e.offset), e.rounds)
 
 
 def _reduced(evaluation: Evaluation, e: Reduced) -> Array:

@@ -222,7 +222,7 @@ _TEXTS: dict[type[Expr], Callable[[Writer, Any], str]] = {
     Load: _load,
     Apply: lambda w, e: f"{e.op}{w.operands(e.args)}",
     Cast: lambda w, e: f"cast {w.operand(e.arg)}",
-    Rng: lambda w, e: f"rng {w.operand(e.seed)}[{w.dim(e.offset)}]",
+    Rng: lambda w, e: f"rng {w.operand(e.seed)}[{w.dim(e.offset)}] rounds {e.rounds}",
     Reduced: _reduced,
     Scanned: _scanned,
     Fold: lambda w, e: (

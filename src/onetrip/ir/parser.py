@@ -314,8 +314,10 @@ def _cast(r: _NestReader, c: Cursor) -> Expr:
 def _rng(r: _NestReader, c: Cursor) -> Expr:
     seed = r.operand(c)
     (offset,) = r.index(c)
+    c.expect("rounds")
+    rounds = int(c.number())
     c.expect(":")
-    return Rng(seed, offset, r.dtype(c))
+    return Rng(seed, offset, r.dtype(c), rounds)
 
 
 def _reduce(r: _NestReader, c: Cursor) -> Expr:

@@ -87,6 +87,8 @@ def _position(e: Position) -> Iterator[Fault]:
 def _rng(e: Rng) -> Iterator[Fault]:
     yield from _agree(e, "a seed", e.seed.dtype, i64)
     yield from _agree(e, "a uniform number", e.dtype, f32)
+    if e.rounds < 7:
+        yield Fault(e, "7 rounds or more", str(e.rounds))
 
 
 def _state(e: Expr, monoid: str, args: tuple[Expr, ...], component: int) -> Iterator[Fault]:

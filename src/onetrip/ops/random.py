@@ -21,19 +21,22 @@ from .schema import Attrs, Form, Kind, Op, Random
 BITS = {f32: 24, f16: 11, bf16: 8}
 """Random bits of a uniform number: as many as its dtype has precision."""
 MASK = 0xFFFFFFFF
+ROUNDS = 10
+DROPOUT_ROUNDS = 7
+"""Of the generator: for a mask, the fewest that pass every test of Salmon et al., table 2."""
 
 
-def philox_uniform(seed: int, count: int) -> Any:
+def philox_uniform(seed: int, count: int, rounds: int) -> Any:
     """`count` uniform f32 numbers of the stream of `seed`.
 
-    Philox4x32-10; number i is word i % 4 of block i // 4.
+    Philox4x32; number i is word i % 4 of block i // 4.
 
     Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
     """
     block = np.arange((count + 3) // 4, dtype=np.uint64)
     c = [block & MASK, block >> np.uint64(32), np.zeros_like(block), np.zeros_like(block)]
     k0, k1 = seed & MASK, (seed >> 32) & MASK
-    for _ in range(10):
+    for _ in range(rounds):
         p0, p1 = c[0] * np.uint64(0xD2511F53), c[2] * np.uint64(0xCD9E8D57)
         high0, high1 = p0 >> np.uint64(32), p1 >> np.uint64(32)
         c = [high1 ^ c[1] ^ np.uint64(k0), p1 & MASK, high0 ^ c[3] ^ np.uint64(k1), p0 & MASK]
@@ -63,7 +66,7 @@ def _dropout_type(operands: tuple[Arg, ...], at: Attrs) -> tuple[TensorType, ...
 
 
 def _np_dropout(x: Any, seed: Any, at: Attrs) -> Any:
-    kept = philox_uniform(int(seed), x.size).reshape(x.shape) >= np.float32(at["p"])
+    kept = philox_uniform(int(seed), x.size, DROPOUT_ROUNDS).reshape(x.shape) >= np.float32(at["p"])
     return x * np.where(kept, keep_scale(at["p"], f32), 0.0)
 
 
@@ -86,18 +89,18 @@ def _uniform_type(operands: tuple[Arg, ...], at: Attrs) -> tuple[TensorType, ...
 def _np_uniform(seed: Any, at: Attrs) -> Any:
     bits = BITS[as_dtype(at["dtype"])]
     count = int(np.prod(at["size"]))
-    u = np.floor(philox_uniform(int(seed), count) * 2.0**bits) * 2.0**-bits
+    u = np.floor(philox_uniform(int(seed), count, ROUNDS) * 2.0**bits) * 2.0**-bits
     return u.reshape(at["size"])
 
 
 SEED = ("i64", ())
 OPS: tuple[Op, ...] = (
     Op("dropout", Kind.RANDOM, (Form("onetrip.dropout.default", ("x", "seed"), ("p",)),),
-       _dropout_type, Random(_dropout), _np_dropout,
+       _dropout_type, Random(_dropout, DROPOUT_ROUNDS), _np_dropout,
        (sample(("f32", (3, 5)), SEED, p=0.3), sample(("bf16", (7,)), SEED, p=0.5)),
        onnx=("Dropout",)),
     Op("uniform", Kind.RANDOM,
        (Form("onetrip.uniform.default", ("seed",), ("size", "dtype")),), _uniform_type,
-       Random(_uniform), _np_uniform,
+       Random(_uniform, ROUNDS), _np_uniform,
        (sample(SEED, size=(3, 5), dtype="f32"), sample(SEED, size=(6,), dtype="bf16"))),
 )  # fmt: skip

@@ -144,9 +144,10 @@ class Opaque:
 
 @dataclass(frozen=True)
 class Random:
-    """Elementwise on (operands..., uniform number of the element's linear index)."""
+    """Elementwise on (operands..., uniform number of the element's linear index); see `Rng`."""
 
     body: Callable[[tuple[Expr, ...], Expr, Attrs], Expr]
+    rounds: int = 10
 
 
 Body = Elementwise | Movement | Reduce | Scanning | Composite | Opaque | Random

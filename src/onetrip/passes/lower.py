@@ -141,7 +141,8 @@ def _random(body: Random, node: Node, gpu: bool) -> tuple[Index, tuple[Var, ...]
     key = Load(seed.name, (0,) * seed.type.rank, seed.type.dtype)
     compute = node.output.type.dtype.compute
     operands = tuple(_operand(x, compute, axes) for x in rest)
-    return axes, (), body.body(operands, Rng(key, linear), node.attr)
+    uniform = Rng(key, linear, rounds=body.rounds)
+    return axes, (), body.body(operands, uniform, node.attr)
 
 
 def _element(x: Value, at: Index) -> Expr:

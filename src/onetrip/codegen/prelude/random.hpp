@@ -1,4 +1,4 @@
-// Random numbers: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3").
+// Random numbers: Philox4x32 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3").
 //
 // Element i of a stream is word i % 4 of the block at counter i / 4; the key is the 64-bit seed.
 // So a value depends on the seed and its place only, never on lanes, threads or order.
@@ -32,13 +32,14 @@ OT_INLINE void multiply_wide(vec<uint32_t> a, uint32_t b, vec<uint32_t>& high, v
 }
 
 // The four words at each counter.
+template <int Rounds>
 OT_INLINE philox_words philox(uint64_t seed, vec<uint64_t> counter) {
   vec<uint64_t> upper;
   for (int i = 0; i < 2; i++) upper.r[i] = counter.r[i] >> 32;
   vec<uint32_t> a = convert<uint32_t>(counter), b = convert<uint32_t>(upper);
   vec<uint32_t> c(0u), d(0u);
   uint32_t key0 = (uint32_t)seed, key1 = (uint32_t)(seed >> 32);
-  for (int round = 0; round < 10; round++) {
+  for (int round = 0; round < Rounds; round++) {
     vec<uint32_t> high0, low0, high1, low1;
     multiply_wide(a, 0xD2511F53u, high0, low0);
     multiply_wide(c, 0xCD9E8D57u, high1, low1);
@@ -53,10 +54,11 @@ OT_INLINE philox_words philox(uint64_t seed, vec<uint64_t> counter) {
 }
 
 // The random word of each element, at any elements.
+template <int Rounds>
 OT_INLINE vec<uint32_t> random_word(uint64_t seed, vec<uint64_t> element) {
   vec<uint64_t> counter;
   for (int i = 0; i < 2; i++) counter.r[i] = element.r[i] >> 2;
-  philox_words w = philox(seed, counter);
+  philox_words w = philox<Rounds>(seed, counter);
   vec<uint32_t> which = convert<uint32_t>(element) & vec<uint32_t>(3u);
   vec<uint32_t> low = where(which == vec<uint32_t>(0u), w.word[0], w.word[1]);
   vec<uint32_t> high = where(which == vec<uint32_t>(2u), w.word[2], w.word[3]);
@@ -64,6 +66,7 @@ OT_INLINE vec<uint32_t> random_word(uint64_t seed, vec<uint64_t> element) {
 }
 
 // The same words for a walk over neighbouring elements: one Philox call serves 4 W of them.
+template <int Rounds>
 struct random_run {
   uint64_t seed;
   uint64_t held = ~0ull;  // first element of `words`; no run starts at the all-ones element
@@ -73,13 +76,13 @@ struct random_run {
   // The words of elements first .. first + W - 1.
   OT_INLINE vec<uint32_t> at(uint64_t first) {
     uint64_t start = first - first % (4 * W);
-    if (__builtin_expect(first % W != 0, 0)) return random_word(seed, iota<uint64_t>(first));
+    if (__builtin_expect(first % W != 0, 0)) return random_word<Rounds>(seed, iota<uint64_t>(first));
     if (start != held) refill(start);
     return load_bits(words + (first - start));
   }
   __attribute__((noinline)) void refill(uint64_t start) {
     held = start;
-    philox_words w = philox(seed, iota<uint64_t>(start / 4));
+    philox_words w = philox<Rounds>(seed, iota<uint64_t>(start / 4));
     uint32_t by_word[4][W];
     for (int k = 0; k < 4; k++) store_bits(by_word[k], w.word[k]);
     for (int i = 0; i < W; i++)
