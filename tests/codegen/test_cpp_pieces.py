@@ -39,6 +39,21 @@ def joined_twice() -> Nest:
     return Nest(nest.space, buffers, (store, other))
 
 
+def doubled(half: int, op: str, shift: int) -> Nest:
+    """[f(x), -f(x)] of rows of `half` numbers; the second part reads them `shift` places on."""
+    i, j = Var("p0", ROWS), Var("p1", 2 * half)
+    below = Apply("lt", (Position(j), Const(half, Position(j).dtype)), bool_)
+    above = Apply("logical_not", (below,), bool_)
+    row = i * (half + shift)
+    left = Load("x", (add(row, j),), f32, below)
+    right = Load("x", (add(add(row, j), shift - half),), f32, above)
+    value = Apply("where", (below, apply(op, left), apply("neg", apply(op, right))), f32)
+    buffers = (nests.read("x", f32, (ROWS * (half + shift),)),
+               nests.written("y", f32, (ROWS * 2 * half,)))  # fmt: skip
+    store = Store("y", (add(i * (2 * half), j),), value)
+    return Nest((Axis(i), Axis(j)), buffers, (store,))
+
+
 def curved(width: int, twice: bool) -> Nest:
     """The mean of erf(x) of each row, and erf(x) less it where asked."""
     i, j = Var("p0", ROWS), Var("r0", width)
@@ -72,6 +87,17 @@ def test_every_piece_has_names_of_its_own() -> None:
     (kernel,) = check(case(joined_twice()))
     verify(kernel)
     assert "_from32" in text_of(kernel)
+
+
+@pytest.mark.parametrize("op", ["exp", "erf"])
+@pytest.mark.parametrize("half", [32, 512, 1024])
+def test_pieces_that_read_the_same_are_walked_at_once(half: int, op: str) -> None:
+    once, twice = check(case(doubled(half, op, 0)), case(doubled(half, op, 16)))
+    verify(once)
+    assert [k.body[0].body[0].stop for k in (once, twice)] == [half, half]
+    assert [len(k.body[0].body) for k in (once, twice)] == [1, 2]
+    called = "erf_n(" if op == "erf" else "exp("
+    assert 2 * text_of(once).count(called) == text_of(twice).count(called) > 0
 
 
 def test_a_piece_begins_at_a_whole_vector() -> None:

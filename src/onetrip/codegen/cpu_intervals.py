@@ -4,7 +4,12 @@
 
 Concatenations, paddings and rotations of halves choose by place what they read. In a piece nothing
 is chosen: no masks, and neither side is computed where the other is wanted. Pieces begin at
-multiples of the widest vector. Must not know families of schedules, text.
+multiples of the widest vector. Those of one length that read the same elements are one loop again:
+
+    p in [0, 32): y[p] = a f(x[p]);  p in [32, 64): y[p] = b f(x[p - 32])
+    p in [0, 32): y[p] = a f(x[p]);  y[p + 32] = b f(x[p])
+
+Must not know families of schedules, text.
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ from itertools import pairwise
 
 from ..base.affine import coefficient
 from ..base.dtype import bool_
-from ..base.sym import Var, add, mul
+from ..base.sym import Dim, Var, add, mul, rebuild
 from ..ir.expr import Apply, Const, Expr, Load, Local, Position, Rewriter, walk
 from ..ir.kernel import Assign, Carry, Let, Loop, Scratch, Stmt, statements
 from ..ir.nest import Store
@@ -42,7 +47,7 @@ def in_pieces(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
     return tuple(out)
 
 
-def _parted(loop: Loop) -> list[Stmt]:
+def _parted(loop: Loop) -> Sequence[Loop]:
     extent = loop.axis.extent
     if not isinstance(extent, int) or loop.start != 0 or loop.stop not in (None, extent):
         return [loop]
@@ -50,7 +55,61 @@ def _parted(loop: Loop) -> list[Stmt]:
     if not turns or len(turns) >= MOST_PIECES or any(t % MOST_LANES for t in turns):
         return [loop]
     edges = [0, *turns, extent]
-    return [_piece(loop, a, b) for a, b in pairwise(edges)]
+    return _at_once([_piece(loop, a, b) for a, b in pairwise(edges)])
+
+
+def _at_once(pieces: Sequence[Loop]) -> Sequence[Loop]:
+    """One loop over pieces of one length where that saves loads; else the pieces.
+
+    Nothing is carried from lanes to lanes, and nothing that they write is read by them.
+    """
+    length = pieces[0].end
+    leaves = [s for piece in pieces for s in piece.body]
+    written = {s.buffer for s in leaves if isinstance(s, Store)}
+    loads = [_loads(_from_zero(piece), piece.axis) for piece in pieces]
+    if (
+        any(piece.end != add(piece.start, length) for piece in pieces)
+        or not all(isinstance(s, Let | Store) for s in leaves)
+        or any(e.buffer in written for found in loads for e in found)
+        or not any(a & b for a, b in pairwise(loads))
+    ):
+        return pieces
+    joined = _once([s for piece in pieces for s in _from_zero(piece)])
+    return [replace(pieces[0], body=joined, stop=length)]
+
+
+def _from_zero(piece: Loop) -> tuple[Stmt, ...]:
+    """The statements of a piece by their distance from its begin."""
+    axis, place = piece.axis, add(piece.axis, piece.start)
+
+    def moved(d: Dim) -> Dim:
+        return rebuild(d, lambda atom: place if atom is axis else None)
+
+    values = Rewriter(index=moved)
+    return tuple(_renamed(s, {}, values) for s in piece.body)
+
+
+def _loads(body: Sequence[Stmt], axis: Var) -> set[Load]:
+    return {e for e in _values(body) if isinstance(e, Load) and axis in e.free}
+
+
+def _once(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
+    """Values, each of them once, and then the stores."""
+    names: dict[Expr, str] = {}
+    same: dict[str, str] = {}
+
+    def leaf(e: Expr) -> Expr | None:
+        return replace(e, name=same[e.name]) if isinstance(e, Local) and e.name in same else None
+
+    values, lets, stores = Rewriter(leaf=leaf), [], []
+    for s in body:
+        made = _renamed(s, {}, values)
+        if isinstance(s, Let) and isinstance(made, Let):
+            same[s.name] = names.setdefault(made.value, s.name)
+            lets += [made] if same[s.name] == s.name else []
+        else:
+            stores.append(made)
+    return (*lets, *stores)
 
 
 def _piece(loop: Loop, start: int, stop: int) -> Loop:
@@ -81,14 +140,14 @@ def _renamed(s: Stmt, new: dict[str, str], values: Rewriter) -> Stmt:
         case Loop():
             return replace(s, body=tuple(_renamed(x, new, values) for x in s.body))
         case Let():
-            return replace(s, name=new[s.name], value=values(s.value))
+            return replace(s, name=new.get(s.name, s.name), value=values(s.value))
         case Carry():
-            return replace(s, name=new[s.name], init=values(s.init))
+            return replace(s, name=new.get(s.name, s.name), init=values(s.init))
         case Assign():
             names = tuple(new.get(n, n) for n in s.names)
             return replace(s, names=names, values=tuple(map(values, s.values)))
         case Scratch():
-            return replace(s, name=new[s.name])
+            return replace(s, name=new.get(s.name, s.name))
         case Store():
             guard = None if s.guard is None else values(s.guard)
             index = tuple(map(values.dim, s.index))
