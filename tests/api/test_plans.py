@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ import torch
 from torch import Tensor, nn
 
 import onetrip
-from onetrip.api import backend
+from onetrip.api import backend, honour
 from onetrip.base.errors import OnetripError, UsageError
 from onetrip.frontend.capture import CapturedGraph, make_backend
+from onetrip.plan.choose import Problem, plan_problem
+from onetrip.plan.plan import GraphPlan
 
 
 class BiasDropoutNorm(nn.Module):
@@ -306,3 +309,15 @@ def test_batch_norm_in_evaluation_saves_its_statistics_on_a_gpu() -> None:
     plan = onetrip.plan(model, torch.randn(2, 3, 8, 8), target="h200", training=True)
     assert len(plan.graphs) == 2
     assert not [b for b in plan.boundaries if "batch_norm" in b.reason and b.code == "extern"]
+
+
+def test_the_collector_rests_while_a_graph_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    rests: list[bool] = []
+
+    def watched(problem: Problem, *given: Any) -> GraphPlan:
+        rests.append(not gc.isenabled())
+        return plan_problem(problem, *given)
+
+    monkeypatch.setattr(honour, "plan_problem", watched)
+    onetrip.plan(Chain(), torch.zeros(4, 32))
+    assert rests == [True] and gc.isenabled()

@@ -1,4 +1,5 @@
-"""What planning costs as a graph gets deeper: equal layers are fused, priced and decided once."""
+"""What planning costs as a graph gets deeper: equal layers are lowered, fused, priced and decided
+once."""
 
 from __future__ import annotations
 
@@ -7,9 +8,13 @@ from typing import Any
 import pytest
 
 from onetrip.base.dtype import bf16
-from onetrip.ir.graph import Graph, Value
+from onetrip.ir.graph import Graph, Node, Value
 from onetrip.ir.nest import Nest
+from onetrip.passes import lower
+from onetrip.passes.canonicalize import canonicalize
+from onetrip.passes.expand import expand
 from onetrip.passes.fuse import fuse
+from onetrip.passes.lower import lower_node
 from onetrip.plan import evaluate, search
 from onetrip.plan.plan import GraphPlan
 from onetrip.plan.search import plan_graph
@@ -70,6 +75,28 @@ def test_a_deep_graph_fuses_no_more_than_one_of_two_layers(
     deep, many = planned(96, monkeypatch)
     assert deep.kernels > 40 * shallow.kernels
     assert many == few
+
+
+def lowered_for(count: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many nodes are lowered for the plan of so many layers."""
+    made: list[str] = []
+
+    def counted(node: Node, gpu: bool = False) -> Nest:
+        made.append(node.name)
+        return lower_node(node, gpu)
+
+    monkeypatch.setattr(lower, "lower_node", counted)
+    graph = canonicalize(expand(canonicalize(decoder(count))))
+    plan_graph(graph, lower.Lowering(gpu=True)(graph), H200)
+    assert len(made) == len(set(made))
+    return len(made)
+
+
+def test_a_deep_graph_lowers_no_more_nodes_than_one_of_three_layers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first layer, one between others and the last have neighbours of their own."""
+    assert lowered_for(96, monkeypatch) == lowered_for(3, monkeypatch)
 
 
 def test_nests_of_equal_layers_are_those_that_fusing_each_gives() -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..base.collector import collector_at_rest
 from ..base.errors import Unsupported
 from ..base.options import Options
 from ..base.sym import Sym
@@ -86,6 +87,7 @@ class Built:
     run: Executable
 
 
+@collector_at_rest()
 def analyze(
     captured: CapturedGraph, target: Target, options: Options, timer: Timer | None = None
 ) -> Analyzed:
@@ -109,7 +111,7 @@ def analyze(
     problem = Problem(
         graph,
         find_alternatives(graph, target.device),
-        lambda chosen: lowering(passed(chosen, "alternatives")),
+        lambda chosen: lowering(chosen if chosen is graph else passed(chosen, "alternatives")),
         target,
         options.search,
         options.numerics,

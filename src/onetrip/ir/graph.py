@@ -104,7 +104,7 @@ class Node:
         """The attributes by name."""
         return dict(self.attrs)
 
-    @property
+    @cached_property
     def values(self) -> tuple[Value, ...]:
         """The operands that are tensors."""
         return tuple(v for v in self.inputs if isinstance(v, Value))

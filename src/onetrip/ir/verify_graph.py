@@ -25,7 +25,7 @@ def _types(g: Graph) -> Iterator[Fault]:
     types = {v.name: v.type for v in g.values()}
     for n in g.nodes:
         for v in n.values:
-            if types[v.name] != v.type:
+            if types[v.name] is not v.type and types[v.name] != v.type:
                 yield Fault(n, f"{v.name}: {types[v.name]!r}", repr(v.type))
     for v in g.values():
         if len(v.type.shape) != len(v.type.strides):

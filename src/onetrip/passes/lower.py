@@ -9,7 +9,7 @@ dtype, the body is evaluated there, the result is cast once to the output's dtyp
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ..base.dtype import DType, f32, f64
@@ -32,26 +32,51 @@ def lower(graph: Graph, gpu: bool = False) -> dict[str, Nest]:
     Library calls and externs have none; composites must have been expanded before. `gpu`: follow
     eager's GPU kernels where they round otherwise than its CPU ones.
     """
-    return Lowering(gpu)(graph)
+    return dict(Lowering(gpu)(graph))
 
 
 class Lowering:
-    """`lower` for graphs that have nodes in common, each of which is lowered once."""
+    """`lower` for graphs that have nodes in common: each is lowered once, when it is asked for.
+
+    What is known of a node holds for all that differ from it in names only, so of a deep graph few
+    are asked for.
+    """
 
     def __init__(self, gpu: bool) -> None:
         self._gpu = gpu
         self._known: dict[str, tuple[Node, Nest]] = {}
 
-    def __call__(self, graph: Graph) -> dict[str, Nest]:
-        """The nest of every node that has one."""
-        primitive = (n for n in graph.nodes if n.op in OPS and is_primitive(OPS[n.op]))
-        return {n.name: self._nest(n) for n in primitive}
+    def __call__(self, graph: Graph) -> Mapping[str, Nest]:
+        """The nest of every node that has one, made at the first look-up."""
+        primitive = {n.name: n for n in graph.nodes if n.op in OPS and is_primitive(OPS[n.op])}
+        return _Nests(primitive, self.nest)
 
-    def _nest(self, node: Node) -> Nest:
+    def nest(self, node: Node) -> Nest:
+        """The nest of a primitive node."""
         known = self._known.get(node.name)
         if known is None or known[0] is not node:
             known = self._known[node.name] = (node, lower_node(node, self._gpu))
         return known[1]
+
+
+class _Nests(Mapping[str, Nest]):
+    """Nests of nodes by name."""
+
+    def __init__(self, nodes: Mapping[str, Node], nest: Callable[[Node], Nest]) -> None:
+        self._nodes = nodes
+        self._nest = nest
+
+    def __getitem__(self, name: str) -> Nest:
+        return self._nest(self._nodes[name])
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._nodes
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._nodes)
+
+    def __len__(self) -> int:
+        return len(self._nodes)
 
 
 def is_primitive(op: Op) -> bool:

@@ -10,7 +10,7 @@ for one is that for the other. Must not know prices.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..base.lazy import cached_property
@@ -26,6 +26,7 @@ MOST_REACHED = 8
 
 Link = Callable[[Part, Part], bool]
 Bytes = Callable[[str], int]
+Form = Callable[[int], Hashable]
 
 
 @dataclass(frozen=True)
@@ -110,14 +111,22 @@ def _transposed(rows: Sequence[int]) -> tuple[int, ...]:
 # ------------------------------------------------------------------ which parts belong together
 
 
-def find_regions(pool: Pool, link: Link, size: Bytes, *, mixed: bool = False) -> list[Region]:
+def _itself(atom: int) -> Hashable:
+    return atom
+
+
+def find_regions(
+    pool: Pool, link: Link, size: Bytes, *, form: Form = _itself, mixed: bool = False
+) -> list[Region]:
     """The regions of the pool's generated, unpinned parts, in graph order.
 
     Args:
+        form: of an atom by its number; equal for atoms that differ in names only.
         mixed: whether one kernel may reduce the same elements over unlike axes.
     """
     free = {p.key: p for p in pool.parts.values() if pool.is_generated(p) and not p.frozen}
-    units = {key: unit_of(pool, p, mixed) for key, p in free.items()}
+    folds = _Folds(pool.index, form, mixed)
+    units = {key: _unit_of(pool, p, folds) for key, p in free.items()}
     inlined = _inlined(pool, free, link)
     home = {key: key for key in free}
     for p, c in inlined:
@@ -260,8 +269,44 @@ def _least(pool: Pool, part: Part, known: set[str], size: Bytes) -> int:
 # ------------------------------------------------------------------ one region
 
 
-def unit_of(pool: Pool, part: Part, mixed: bool) -> Unit:
-    """A part as a unit; `mixed` as for `find_regions`."""
+@dataclass(frozen=True)
+class _Fold:
+    """What an atom folds: elements left and read as of a `Unit`, and whether along a scan; `alone`
+    as of a `Unit` as well."""
+
+    outer: int
+    reduced: int
+    scans: bool
+    alone: bool
+
+
+class _Folds:
+    """The folds of atoms, looked at once for each form; arguments as for `find_regions`."""
+
+    def __init__(self, index: Index, form: Form, mixed: bool) -> None:
+        self._index = index
+        self._form = form
+        self._mixed = mixed
+        self._known: dict[Hashable, _Fold] = {}
+
+    def __call__(self, atom: int) -> _Fold:
+        form = self._form(atom)
+        found = self._known.get(form)
+        if found is None:
+            found = self._known[form] = self._of(self._index.nests[self._index.atoms[atom].name])
+        return found
+
+    def _of(self, nest: Nest) -> _Fold:
+        alone = any(s.combine is not Combine.SET for s in nest.stores)
+        if not nest.reductions and not nest.scans:
+            return _Fold(0, 0, False, alone)
+        outer = _numel(nest.stores[0].buffer, self._index)
+        reduced = _reduced(nest, self._index) if self._mixed else 0
+        return _Fold(outer, reduced, bool(nest.scans), alone)
+
+
+def _unit_of(pool: Pool, part: Part, folds: _Folds) -> Unit:
+    """A part as a unit."""
     index = pool.index
     inside = set(part.atoms)
     makes = [
@@ -272,20 +317,17 @@ def unit_of(pool: Pool, part: Part, mixed: bool) -> Unit:
         or not index.readers.get(v.name)
         or not inside.issuperset(index.readers[v.name])
     ]
-    nests = [index.nests[index.atoms[k].name] for k in part.atoms]
-    folded = [n for n in nests if n.reductions or n.scans]
-    outer = max((_numel(n.stores[0].buffer, index) for n in folded), default=0)
-    scans = any(n.scans for n in nests)
-    alone = any(s.combine is not Combine.SET for n in nests for s in n.stores)
+    inside_folds = [folds(k) for k in part.atoms]
+    scans = any(f.scans for f in inside_folds)
     numel = max((_numel(v.name, index) for v in makes), default=0)
     return Unit(
         part.atoms,
         pool.reads(part),
         tuple(v.name for v in makes),
         numel,
-        0 if scans else outer,
-        0 if scans or not mixed else max((_reduced(n, index) for n in folded), default=0),
-        alone,
+        0 if scans else max(f.outer for f in inside_folds),
+        0 if scans else max(f.reduced for f in inside_folds),
+        any(f.alone for f in inside_folds),
     )
 
 

@@ -179,8 +179,9 @@ class _Task:
             atoms = pool.union((producer, consumer))
             return self.evaluator.has_nest(atoms, pool.stores(consumer))
 
-        mixed = is_walked(self.evaluator.target)
-        return find_regions(pool, link, self.evaluator.value_bytes, mixed=mixed)
+        evaluator = self.evaluator
+        form, mixed = evaluator.structures.atom, is_walked(evaluator.target)
+        return find_regions(pool, link, evaluator.value_bytes, form=form, mixed=mixed)
 
     def form(self, region: Region) -> Hashable:
         """Equal for regions that differ in names only."""

@@ -75,6 +75,10 @@ class Structures:
             self._groups[exact] = found
         return found[0], tuple(names[k] for k in found[1])
 
+    def atom(self, number: int) -> int:
+        """Equal for atoms that differ in names only, with the views that they read through."""
+        return (self._atoms.get(number) or self._atom(number))[0]
+
     def _atom(self, number: int) -> _AtomRow:
         """What an atom is with the views that it reads through, these, its name, what it reads."""
         atom = self.index.atoms[number]

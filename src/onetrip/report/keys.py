@@ -14,10 +14,12 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ..base.errors import UsageError
 from ..base.lazy import cached_property
 from ..ir.graph import Graph, Node
+from ..ir.types import TensorType
 from ..passes.alternatives import Alternative
 from ..plan.decision import REASONS
 
@@ -212,8 +214,14 @@ def _calls(nodes: Sequence[Node], count: dict[tuple[str, str], int]) -> list[Cal
 def _shapes(nodes: Sequence[Node]) -> str:
     """A hash of the types that go in and of those that come out last."""
     inside = {v.name for n in nodes for v in n.outputs}
-    into = [str(v.type) for n in nodes for v in n.values if v.name not in inside]
-    return _digest([*into, *(str(v.type) for v in nodes[-1].outputs)])
+    into = (v.type for n in nodes for v in n.values if v.name not in inside)
+    return _digest_of((*into, *(v.type for v in nodes[-1].outputs)))
+
+
+@lru_cache(maxsize=1 << 12)
+def _digest_of(types: tuple[TensorType, ...]) -> str:
+    """Equal layers have calls on equal types."""
+    return _digest(map(str, types))
 
 
 def _digest(parts: Iterable[str]) -> str:
