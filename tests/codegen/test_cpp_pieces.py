@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import cpp_nests as nests
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from cpp_run import Case, check, text_of
 from onetrip.base.dtype import DType, bf16, bool_, f32, f64, i16
 from onetrip.base.sym import Var, add
 from onetrip.ir.expr import Apply, Cast, Const, Expr, Load, Position, Reduced, Reduction, apply
+from onetrip.ir.kernel import Scratch, statements
 from onetrip.ir.monoid import number
 from onetrip.ir.nest import Access, Axis, Nest, Store
 from onetrip.ir.verify import verify
@@ -98,6 +101,28 @@ def test_pieces_that_read_the_same_are_walked_at_once(half: int, op: str) -> Non
     assert [len(k.body[0].body) for k in (once, twice)] == [1, 2]
     called = "erf_n(" if op == "erf" else "exp("
     assert 2 * text_of(once).count(called) == text_of(twice).count(called) > 0
+
+
+def softmax(dtype: DType, columns: int, results: int) -> Case:
+    """The softmax of 9 rows, stored twice where asked."""
+    nest = nests.softmax(dtype, 9, columns)
+    (store,) = nest.stores
+    if results == 2:
+        other = replace(nest.buffer("y"), name="z")
+        nest = replace(
+            nest, buffers=(*nest.buffers, other), stores=(store, replace(store, buffer="z"))
+        )
+    return nest, {"a": nests.data(np.random.default_rng(3), dtype, 9, columns)}, {}
+
+
+@pytest.mark.parametrize("dtype", [f32, bf16], ids=str)
+@pytest.mark.parametrize("results", [1, 2])
+def test_a_row_lies_in_the_output_that_takes_its_place(dtype: DType, results: int) -> None:
+    """Of f32 exponentials; in bf16 they would be rounded, and two results both read them."""
+    for kernel in check(softmax(dtype, 700, results), softmax(dtype, 5000, results)):
+        verify(kernel)
+        held = any(isinstance(s, Scratch) for s in statements(kernel.body))
+        assert held is (dtype is bf16 or results == 2)
 
 
 def test_a_piece_begins_at_a_whole_vector() -> None:

@@ -21,10 +21,11 @@ from itertools import pairwise
 from ..base.affine import coefficient
 from ..base.dtype import bool_
 from ..base.sym import Dim, Var, add, mul, rebuild
-from ..ir.expr import Apply, Const, Expr, Load, Local, Position, Rewriter, walk
+from ..ir.expr import Apply, Const, Expr, Load, Local, Position, Rewriter
 from ..ir.kernel import Assign, Carry, Let, Loop, Scratch, Stmt, statements
 from ..ir.nest import Store
 from .cpp_index import MOST_LANES
+from .cpu_statements import expressions, renamed
 
 MOST_PIECES = 4
 """Pieces of one loop: each is a copy of its text."""
@@ -51,7 +52,9 @@ def _parted(loop: Loop) -> Sequence[Loop]:
     extent = loop.axis.extent
     if not isinstance(extent, int) or loop.start != 0 or loop.stop not in (None, extent):
         return [loop]
-    turns = sorted({t for e in _values(loop.body) for t in _turns(e, loop.axis) if 0 < t < extent})
+    turns = sorted(
+        {t for e in expressions(loop.body) for t in _turns(e, loop.axis) if 0 < t < extent}
+    )
     if not turns or len(turns) >= MOST_PIECES or any(t % MOST_LANES for t in turns):
         return [loop]
     edges = [0, *turns, extent]
@@ -86,11 +89,11 @@ def _from_zero(piece: Loop) -> tuple[Stmt, ...]:
         return rebuild(d, lambda atom: place if atom is axis else None)
 
     values = Rewriter(index=moved)
-    return tuple(_renamed(s, {}, values) for s in piece.body)
+    return tuple(renamed(s, {}, values) for s in piece.body)
 
 
 def _loads(body: Sequence[Stmt], axis: Var) -> set[Load]:
-    return {e for e in _values(body) if isinstance(e, Load) and axis in e.free}
+    return {e for e in expressions(body) if isinstance(e, Load) and axis in e.free}
 
 
 def _once(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
@@ -103,7 +106,7 @@ def _once(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
 
     values, lets, stores = Rewriter(leaf=leaf), [], []
     for s in body:
-        made = _renamed(s, {}, values)
+        made = renamed(s, {}, values)
         if isinstance(s, Let) and isinstance(made, Let):
             same[s.name] = names.setdefault(made.value, s.name)
             lets += [made] if same[s.name] == s.name else []
@@ -132,27 +135,7 @@ def _own_names(body: tuple[Stmt, ...], start: int) -> tuple[Stmt, ...]:
         return replace(e, buffer=new[e.buffer]) if isinstance(e, Load) and e.buffer in new else None
 
     values = Rewriter(leaf=leaf, node=node)
-    return tuple(_renamed(s, new, values) for s in body)
-
-
-def _renamed(s: Stmt, new: dict[str, str], values: Rewriter) -> Stmt:
-    match s:
-        case Loop():
-            return replace(s, body=tuple(_renamed(x, new, values) for x in s.body))
-        case Let():
-            return replace(s, name=new.get(s.name, s.name), value=values(s.value))
-        case Carry():
-            return replace(s, name=new.get(s.name, s.name), init=values(s.init))
-        case Assign():
-            names = tuple(new.get(n, n) for n in s.names)
-            return replace(s, names=names, values=tuple(map(values, s.values)))
-        case Scratch():
-            return replace(s, name=new.get(s.name, s.name))
-        case Store():
-            guard = None if s.guard is None else values(s.guard)
-            index = tuple(map(values.dim, s.index))
-            buffer = new.get(s.buffer, s.buffer)
-            return replace(s, buffer=buffer, index=index, value=values(s.value), guard=guard)
+    return tuple(renamed(s, new, values) for s in body)
 
 
 def _needed(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
@@ -163,22 +146,8 @@ def _needed(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
         if isinstance(s, Let) and s.name not in used:
             continue
         kept.append(s)
-        used |= {e.name for e in _values((s,)) if isinstance(e, Local)}
+        used |= {e.name for e in expressions((s,)) if isinstance(e, Local)}
     return tuple(reversed(kept))
-
-
-def _values(body: Sequence[Stmt]) -> Iterator[Expr]:
-    """Every expression of the statements."""
-    for s in statements(tuple(body)):
-        yield from walk(_roots(s))
-
-
-def _roots(s: Stmt) -> tuple[Expr, ...]:
-    if isinstance(s, Store):
-        return s.roots
-    if isinstance(s, Assign):
-        return s.values
-    return (s.value,) if isinstance(s, Let) else ()
 
 
 def _turns(e: Expr, axis: Var) -> Iterator[int]:

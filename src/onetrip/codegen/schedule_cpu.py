@@ -37,6 +37,7 @@ from .cpu_axes import (
 )
 from .cpu_intervals import in_pieces
 from .cpu_means import in_two_passes
+from .cpu_rows import in_outputs
 from .cpu_space import BLOCK, PIECES, Space
 from .cpu_split import split
 from .cpu_stages import Stages
@@ -72,6 +73,7 @@ def schedule(nest: Nest, target: Target, *, name: str, facts: Facts) -> Schedule
         family, made = _build(Space(part, writer, _threads(nest)))
         body += made
         families.append(family)
+    body = list(in_outputs(body, nest.buffers))
     kernel = Kernel(name, nest.buffers, in_pieces(body), _sizes(nest, body),
                     "+".join(dict.fromkeys(families)), facts=facts)  # fmt: skip
     return Scheduled((kernel,))

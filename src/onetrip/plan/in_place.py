@@ -143,9 +143,10 @@ def kernels_write_in_place(
 ) -> bool:
     """Whether launched kernels may store `value` into the memory of `target`.
 
-    One kernel stores it, once, and none after it reads the input. That kernel reads the input only
-    in the statements before the store and in the store itself, at the same element, in the same
-    loops; and each of these loops reaches other elements, so that nothing is stored twice.
+    One kernel stores it, and none after it reads the input. Where that kernel reads the input, it
+    stores once, and reads only in the statements before the store and in the store itself, at the
+    same element, in the same loops; and each of these loops reaches other elements, so that nothing
+    is stored twice.
     """
     names = [{a: b.name for a, b in zip(given, k.buffers, strict=True)} for k, given in kernels]
     writers = [n for n, held in enumerate(names) if value in held]
@@ -155,12 +156,12 @@ def kernels_write_in_place(
     if any(target in held for held in names[writer + 1 :]):
         return False
     held = names[writer]
-    kernel = kernels[writer][0]
-    return _body_writes_in_place(kernel.body, (), held[value], held.get(target))
+    kernel, old = kernels[writer][0], held.get(target)
+    return old is None or _body_writes_in_place(kernel.body, (), held[value], old)
 
 
 def _body_writes_in_place(
-    body: Sequence[Stmt], loops: tuple[Loop, ...], new: str, old: str | None
+    body: Sequence[Stmt], loops: tuple[Loop, ...], new: str, old: str
 ) -> bool:
     found = [
         (k, loops_, inner, s)
@@ -187,7 +188,7 @@ def _bodies(
             yield from _bodies(stmt.body, (*loops, stmt))
 
 
-def _reads(stmt: Stmt, old: str | None) -> list[Load]:
+def _reads(stmt: Stmt, old: str) -> list[Load]:
     return [e for e in walk(_roots(stmt)) if isinstance(e, Load) and e.buffer == old]
 
 
