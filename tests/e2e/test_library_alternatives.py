@@ -23,6 +23,8 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 FAST_ALONE = {"relu", "hardtanh"}
 """Activations with which oneDNN does not follow NaN or infinity."""
 DTYPES = [torch.float32, torch.bfloat16]
+HERE = "cpu:2"
+"""A CPU with instructions for 16 bits, whatever runs this: others compute such products in f32."""
 
 
 @pytest.fixture(autouse=True)
@@ -98,7 +100,7 @@ def test_activations(numerics: str, dtype: torch.dtype, taken: list[Any]) -> Non
     made = [make() for make in ACTIVATIONS.values()]
     linear = [products(act, 1 + k / 8) for k, act in enumerate(made)]
     model = stirred(Branches(*map(norm_between, made), *linear), dtype)
-    check(model, image(dtype, channels_last=True), calls=1, numerics=numerics)
+    check(model, image(dtype, channels_last=True), calls=1, numerics=numerics, target=HERE)
     follow = [name for name in ACTIVATIONS if numerics == "fast" or name not in FAST_ALONE]
     assert Counter(a.kind for a in taken) == {
         conv_norm.KIND: len(follow) + len(ACTIVATIONS),
@@ -120,7 +122,7 @@ def test_siblings(dtype: torch.dtype, taken: list[Any]) -> None:
             a, b, c, d = (layer(x) for layer in self.layers)
             return torch.tanh(a) * b.sum(-1, keepdim=True), self.last(c), d.transpose(0, 1)
 
-    check(stirred(Heads(), dtype), torch.randn(3, 5, 12).to(dtype), calls=1)
+    check(stirred(Heads(), dtype), torch.randn(3, 5, 12).to(dtype), calls=1, target=HERE)
     assert [a.kind for a in taken] == [sibling_products.KIND]
 
 
@@ -130,7 +132,7 @@ def test_windows(taken: list[Any]) -> None:
         {"stride": 2}, {"dilation": 2, "padding": 2}, {"groups": 4}, {"padding": (1, 0)},
     ]  # fmt: skip
     model = Branches(*(norm_between(nn.SiLU(), **window) for window in windows))
-    check(stirred(model, dtype), image(dtype, True), calls=1)
+    check(stirred(model, dtype), image(dtype, True), calls=1, target=HERE)
     assert len(taken) == 2 * len(windows)
 
 
@@ -189,7 +191,7 @@ LOOKS = {
 
 def test_look_alikes(taken: list[Any]) -> None:
     dtype = torch.bfloat16
-    check(stirred(Branches(*map(Looks, LOOKS)), dtype), image(dtype), calls=1)
+    check(stirred(Branches(*map(Looks, LOOKS)), dtype), image(dtype, True), calls=1, target=HERE)
     assert len(taken) == sum(LOOKS.values()), taken
 
 
@@ -210,5 +212,5 @@ class Logits(nn.Module):
 )
 def test_resnet(numerics: str, dtype: torch.dtype, taken: list[Any]) -> None:
     model, inputs = build("resnet", dtype)
-    check(Logits(model), inputs["pixel_values"], calls=1, numerics=numerics)
+    check(Logits(model), inputs["pixel_values"], calls=1, numerics=numerics, target=HERE)
     assert len(taken) > 4

@@ -92,9 +92,10 @@ def test_what_gains_nothing_stays(module: nn.Module, x: Tensor) -> None:
     assert not calls(graph, CLONE)
 
 
-def test_a_cpu_turns_weights_too_and_no_lone_convolution() -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_cpu_turns_weights_too_and_no_lone_convolution(dtype: torch.dtype) -> None:
     cpu = torch.device("cpu")
-    (graph,) = capture_graphs(Net().eval(), images(torch.float32), device=cpu, training=False)
+    (graph,) = capture_graphs(Net().eval().to(dtype), images(dtype), device=cpu, training=False)
     first, second = calls(graph, CONVOLUTION)
     operands = [a for call in (first, second) for a in call.args[:2]]
     assert all(isinstance(a, torch.fx.Node) and is_turned(a) for a in operands)

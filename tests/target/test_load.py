@@ -99,8 +99,22 @@ def test_cores_add_up_until_the_memory_saturates() -> None:
     assert load("cpu").multiprocessors == most.cores.standard
 
 
-@pytest.mark.parametrize("name", ["cpu:0", "cpu:65", "cpu:many", "cpu:-1", "h200:4"])
-def test_a_wrong_number_of_cores_is_an_error(name: str) -> None:
+def test_a_library_may_have_plain_loops_for_a_dtype() -> None:
+    plain, looped = load("cpu:4"), load("cpu:4-bf16")
+    assert looped.name == "cpu:4-bf16"
+    assert looped.cores is not None
+    assert looped.peak_flops("matrix", "bf16") == 4 * looped.cores.looped_flops
+    assert looped.source("matrix.bf16") == looped.source("cores.looped_flops")
+    for dtype in ("f16", "f32", "f64"):
+        assert looped.peak_flops("matrix", dtype) == plain.peak_flops("matrix", dtype)
+    assert load("cpu-bf16-f16").multiprocessors == load("cpu").multiprocessors
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["cpu:0", "cpu:65", "cpu:many", "cpu:-1", "h200:4", "h200-bf16", "cpu-f8", "cpu-", "cpu:2-f7"],
+)
+def test_cores_or_dtypes_without_figures_are_an_error(name: str) -> None:
     with pytest.raises(UsageError):
         load(name)
 

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import torch
 
+from ..base.dtype import bf16, f16
 from ..base.options import Options
 from ..codegen import cpp, schedule_cpu, schedule_gpu
 from ..codegen.cpp_prelude import prelude_text
@@ -16,6 +17,7 @@ from ..codegen.prelude_triton import dialect_of
 from ..codegen.scheduled import Scheduled
 from ..codegen.triton import TritonText
 from ..codegen.triton_packed import emit_launched
+from ..frontend.library_ops import has_instructions
 from ..ir.kernel import Facts, Launched, parts, spans
 from ..ir.nest import Nest
 from ..runtime.build_cpp import CppUnit, begin
@@ -65,7 +67,8 @@ def interpreted() -> Device:
 def target_at_hand(device: torch.device) -> Target:
     """The target that a torch device is; an unlisted GPU counts as the nearest listed one."""
     if device.type != "cuda":
-        return load(f"cpu:{max(2, torch.get_num_threads())}")
+        looped = (d.name for d in (bf16, f16) if not has_instructions(getattr(torch, d.torch_name)))
+        return load("-".join((f"cpu:{max(2, torch.get_num_threads())}", *looped)))
     name = torch.cuda.get_device_name(device).lower()
     listed = (t for t in names() if load(t).device == "cuda")
     return load(next((t for t in listed if t in name), _nearest(device)))

@@ -18,8 +18,8 @@ from ..base.options import Options
 from ..base.sym import Sym
 from ..base.text import identifier
 from ..codegen.scheduled import Scheduled
-from ..cost.roofline import pays_to_pad
-from ..cost.sizes import Hints
+from ..cost.roofline import pays_to_pad, pays_to_widen
+from ..cost.sizes import Hints, number
 from ..frontend.capture import CapturedGraph
 from ..frontend.torch_fx import import_graph
 from ..ir.graph import Graph, Node
@@ -30,6 +30,7 @@ from ..ops.exactness import of_node
 from ..passes.anonymize import anonymize
 from ..passes.canonicalize import canonicalize
 from ..passes.collapse import collapse
+from ..passes.cpu_library import cpu_forms
 from ..passes.expand import Expansion, expand
 from ..passes.finders import find_alternatives
 from ..passes.gpu_library import gpu_forms
@@ -103,7 +104,7 @@ def analyze(
     imported = import_graph(captured.module, _refusal(target, options))
     graph = passed(imported.graph, "import")
     graph = passed(canonicalize(graph), "canonicalize")
-    graph = passed(expand(graph, _library_forms(target)), "expand")
+    graph = passed(expand(graph, _library_forms(target, options, imported.hints)), "expand")
     graph = passed(canonicalize(graph), "canonicalize of the expanded graph")
     if options.strict:
         _refuse_externs(graph)
@@ -145,10 +146,12 @@ def _refusal(target: Target, options: Options) -> Callable[[Node], str | None]:
     return refused
 
 
-def _library_forms(target: Target) -> Mapping[str, Expansion]:
-    if target.device != "cuda":
+def _library_forms(target: Target, options: Options, hints: Hints) -> Mapping[str, Expansion]:
+    if target.device == "cuda":
+        return gpu_forms(lambda node, moved: pays_to_pad(node, moved, target))
+    if options.numerics == "bitwise":
         return {}
-    return gpu_forms(lambda node, moved: pays_to_pad(node, moved, target))
+    return cpu_forms(lambda node, moved: pays_to_widen(node, number(moved, hints), target, hints))
 
 
 def build(analyzed: Analyzed, device: Device, options: Options) -> Built:

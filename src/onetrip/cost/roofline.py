@@ -257,6 +257,13 @@ def pays_to_pad(node: Node, moved: int, target: Target) -> bool:
     return 1e6 * seconds > 1e6 * moved / target.copy_bandwidth + 2 * target.launch_us
 
 
+def pays_to_widen(node: Node, moved: int, target: Target, hints: Hints = NO_HINTS) -> bool:
+    """Whether a product runs so much faster in f32 that converting `moved` bytes is worth it."""
+    flops = number(library_flops(node), hints)
+    lost = flops / matrix_rate(target, call_dtype(node)) - flops / matrix_rate(target, "f32")
+    return 1e6 * lost > 1e6 * moved / target.copy_bandwidth + 2 * target.launch_us
+
+
 def call_dtype(node: Node) -> str:
     """The dtype of the first floating-point operand: that of the product."""
     floats = [v.type.dtype.name for v in (*node.values, *node.outputs) if v.type.dtype.is_float]

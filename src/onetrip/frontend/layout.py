@@ -50,12 +50,12 @@ _CALLS: Mapping[Any, _Places] = {
 }
 _FASTER: Mapping[str, frozenset[torch.dtype]] = {
     "cuda": frozenset({torch.bfloat16, torch.float16}),
-    "cpu": frozenset({torch.float32}),
+    "cpu": frozenset({torch.float32, torch.bfloat16, torch.float16}),
 }
 """Dtypes of which a device's library reorders every image by a pass of its own, before and after
-each convolution, unless it lies channels-last: cuDNN of 16 bits; oneDNN of f32, where that took 20
-to 50 % of a small convolution's time and a fifth of a large one's. Without instructions for it,
-oneDNN's bf16 gradients took up to five times as long channels-last."""
+each convolution, unless it lies channels-last: cuDNN of 16 bits; oneDNN, where in f32 that took 20
+to 50 % of a small convolution's time and a fifth of a large one's. Without instructions for 16 bits
+a CPU's convolutions are computed in f32 as well (`passes/cpu_library.py`)."""
 _LEAST: Mapping[str, int] = {"cuda": 1, "cpu": 2}
 """Fewest convolutions of a graph for which its images are turned: a CPU's library takes the plain
 images that enter a model as fast, so only what travels between two convolutions gains."""

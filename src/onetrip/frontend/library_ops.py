@@ -99,12 +99,17 @@ def _onednn_has(name: str, dtype: torch.dtype) -> bool:
     """Whether the bindings have a call, and this CPU the instructions for a dtype."""
     if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, name):
         return False
-    checks: Mapping[torch.dtype, Callable[[], bool]] = {
-        torch.float32: lambda: True,
-        torch.bfloat16: torch.ops.mkldnn._is_mkldnn_bf16_supported,
-        torch.float16: torch.ops.mkldnn._is_mkldnn_fp16_supported,
+    return dtype is torch.float32 or has_instructions(dtype)
+
+
+@functools.cache
+def has_instructions(dtype: torch.dtype) -> bool:
+    """Whether the library multiplies matrices of 16 bits on this CPU by more than plain loops."""
+    checks: Mapping[torch.dtype, str] = {
+        torch.bfloat16: "_is_mkldnn_bf16_supported",
+        torch.float16: "_is_mkldnn_fp16_supported",
     }
-    check = checks.get(dtype)
+    check = getattr(torch.ops.mkldnn, checks.get(dtype, ""), None)
     return check is not None and bool(check())
 
 

@@ -3,7 +3,8 @@
 Knows the files' form and nothing of what the figures are used for.
 
 A fact is written `name = [value, "source"]`; a rate of a unit that the chip lacks has the value
-"unsupported". A CPU's file gives the figures of one core; `load("cpu:16")` scales them.
+"unsupported". A CPU's file gives the figures of one core; `load("cpu:16")` scales them, and
+`load("cpu:16-bf16-f16")` is one whose library has only plain loops for products of these dtypes.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -64,12 +65,13 @@ def load(name: str) -> Target:
     """The target of this name, or of this data file; `cpu:16` is the CPU with 16 cores.
 
     Args:
-        name: one of `names()`, for a CPU with a number of cores, or the path of a `.toml` file
-            such as `onetrip calibrate` writes.
+        name: one of `names()`, for a CPU with a number of cores and the dtypes that its products
+            have no instructions for (`cpu:16-bf16`), or the path of a `.toml` file such as
+            `onetrip calibrate` writes.
 
     Raises:
-        UsageError: unknown name, no such file, or a number of cores that the target has no
-            figures for.
+        UsageError: unknown name, no such file, or a number of cores or a dtype that the target has
+            no figures for.
         OnetripError: the data file lacks a fact, has one too many, or has one of the wrong form.
     """
     if not isinstance(name, str):
@@ -91,7 +93,8 @@ def _read_file(path: Path) -> Target:
 
 @cache
 def _listed(name: str) -> Target:
-    base, _, count = name.partition(":")
+    chip, *looped = name.split("-")
+    base, _, count = chip.partition(":")
     if base not in names():
         raise UsageError(
             f"unknown target {name!r}",
@@ -101,9 +104,9 @@ def _listed(name: str) -> Target:
         )
     text = files("onetrip.target").joinpath("data", f"{base}.toml").read_text(encoding="utf-8")
     target = parse(text, f"target/data/{base}.toml")
-    if target.cores is None and not count:
+    if target.cores is None and not count and not looped:
         return target
-    return _with_cores(target, count)
+    return _with_loops(_with_cores(target, count), looped)
 
 
 def parse(text: str | bytes, where: str) -> Target:
@@ -265,6 +268,27 @@ def _with_cores(one: Target, text: str) -> Target:
         dram_bandwidth=min(one.dram_bandwidth * count, cores.socket_dram_bandwidth),
         copy_bandwidth=min(one.copy_bandwidth * count, cores.socket_copy_bandwidth),
         **scaled,
+    )
+
+
+def _with_loops(target: Target, dtypes: Sequence[str]) -> Target:
+    """A CPU without instructions for products of these dtypes."""
+    rates, cores = dict(target.matrix), target.cores
+    unknown = [d for d in dtypes if rates.get(d) is None]
+    if unknown or cores is None:
+        raise UsageError(
+            f"target {target.name} has no products of {', '.join(unknown)} to do without",
+            expected=", ".join(d for d, rate in rates.items() if rate is not None),
+            found="-".join(unknown),
+        )
+    each = cores.looped_flops * target.multiprocessors
+    source = dict(target.sources)["cores.looped_flops"]
+    sources = {f"matrix.{d}": source for d in dtypes}
+    return dataclasses.replace(
+        target,
+        name="-".join((target.name, *dtypes)),
+        matrix=tuple((d, each if d in dtypes else rate) for d, rate in target.matrix),
+        sources=tuple((dict(target.sources) | sources).items()),
     )
 
 

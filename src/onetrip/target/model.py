@@ -47,6 +47,9 @@ class Cores:
     fresh_bandwidth: Annotated[
         float, Fact("bytes/s", "first writing to pages that the system has just given out")
     ]
+    looped_flops: Annotated[
+        float, Fact("FLOP/s", "library products of one core that has no instructions for a dtype")
+    ]
 
 
 @dataclass(frozen=True)
