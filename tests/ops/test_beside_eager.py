@@ -42,6 +42,26 @@ def test_of_two_zeros_fmax_and_fmin_choose_as_eager(
     assert torch.equal(compiled(fn)(a, b).signbit(), fn(a, b).signbit())
 
 
+def powers(dtype: torch.dtype) -> Tensor:
+    """Every power of two of a dtype and its neighbours, both signs, and what has no exponent."""
+    limits = torch.finfo(dtype)
+    steps = range(-1080 if dtype is torch.float64 else -155, 1024)
+    x = torch.tensor([2.0**n for n in steps], dtype=torch.float64).to(dtype)
+    x = torch.cat([x, x * (1 - limits.eps), x * (1 + limits.eps)])
+    return torch.cat([x, -x, torch.tensor([limits.max, float("nan")], dtype=dtype)])
+
+
+@pytest.mark.parametrize("dtype", [*HALVES, torch.float32, torch.float64])
+def test_mantissas_and_exponents_of_all_magnitudes(dtype: torch.dtype) -> None:
+    """Subnormal numbers have those of their value; zero, NaN and infinity stay what they are."""
+    x = every(dtype) if dtype in HALVES else powers(dtype)
+    found, eager = compiled(torch.frexp)(x), torch.frexp(x)
+    assert torch.equal(found[1], eager[1])
+    assert torch.equal(found[0].nan_to_num(7.0), eager[0].nan_to_num(7.0))
+    assert torch.equal(found[0].isnan(), eager[0].isnan())
+    assert torch.equal(found[0].signbit()[x == 0], x.signbit()[x == 0])
+
+
 def heads(*shape: int, between: bool = False) -> Tensor:
     """Queries, keys or values; `between` other rows, as a projection leaves them."""
     x = torch.randn(shape)

@@ -35,7 +35,7 @@ ELSEWHERE = {
 """Samples that eager cannot run here."""
 OWN = {"log_sigmoid", "max_value", "min_value", "cummax_value", "cummax_place", "cummin_value",
        "cummin_place", "windows", "covering", "window_sizes", "tap_place", "sampled", "reached",
-       "max_pool2d_values", "max_pool3d_values"}  # fmt: skip
+       "max_pool2d_values", "max_pool3d_values", "mantissa", "exponent"}  # fmt: skip
 """Operators of our own that only composites use."""
 ROUNDED = {"dropout", "uniform", "rms_norm", "hardsigmoid_backward", "polygamma"}
 """Operators whose f32 constants, or eager's few terms of a series, show in f64."""

@@ -30,7 +30,7 @@ BODIES: dict[Kind, tuple[type[Body], ...]] = {
 INTERNAL = {"log_sigmoid", "max_value", "min_value", "cummax_value", "cummax_place",
             "cummin_value", "cummin_place", "windows", "covering", "window_sizes", "tap_place",
             "sampled", "reached",
-            "max_pool2d_values", "max_pool3d_values"}  # fmt: skip
+            "max_pool2d_values", "max_pool3d_values", "mantissa", "exponent"}  # fmt: skip
 """Operators that only composites use: no framework call is theirs."""
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.dtype import bool_
+from ..base.dtype import bool_, f32, f64, i32
 from ..base.errors import Unsupported
 from ..ir.expr import Expr, apply
 from ..ir.graph import Node
@@ -84,6 +84,63 @@ def _round_decimals(x: Expr, at: Attrs) -> Expr:
     power = 10.0 ** abs(at["decimals"])
     there, back = (m.mul, m.div) if at["decimals"] > 0 else (m.div, m.mul)
     return back(apply("round", there(x, power)), power)
+
+
+# ---------------------------------------------------------------- mantissa and exponent
+
+LADDER = {f32: 64, f64: 512}
+"""The largest power of two by which a number is scaled at once."""
+
+
+def _halved(x: Expr) -> tuple[Expr, Expr]:
+    """(m, e) of |x| = m 2^e, 1/2 <= m < 1, by halving the distance; e is of x's dtype.
+
+    Every step is a product with a power of two, and so exact.
+    """
+    top = LADDER[x.dtype]
+    falling = [top >> k for k in range(top.bit_length())]
+    size, exponent = m.absolute(x), m.to(m.const(1, x.dtype), x.dtype)
+    moves = [(n, m.ge, 2.0**n) for n in falling]
+    moves += [(-n, m.lt, 2.0 ** (1 - n)) for n in (top, *falling)]
+    for n, beyond, edge in moves:
+        far = beyond(size, edge)
+        size = m.where(far, m.mul(size, 2.0**-n), size)
+        exponent = m.where(far, m.add(exponent, n), exponent)
+    return m.mul(size, 0.5), exponent
+
+
+def _has_exponent(x: Expr) -> Expr:
+    return m.both(m.ne(x, 0), m.lt(m.absolute(x), math.inf))
+
+
+def _mantissa(x: Expr) -> Expr:
+    """x itself for 0, NaN and infinity."""
+    return m.where(_has_exponent(x), apply("copysign", _halved(x)[0], x), x)
+
+
+def _exponent(x: Expr) -> Expr:
+    """0 for 0, NaN and infinity."""
+    return m.where(_has_exponent(x), _halved(x)[1], 0)
+
+
+def _float_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
+    (x,) = operands
+    if not x.dtype.is_float:
+        raise Unsupported(f"the mantissa of {x.dtype.torch_name}")
+    return like_first()(operands, at)
+
+
+def _exponent_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
+    return like_first(1, lambda operands, at: i32)(operands, at)
+
+
+def _frexp_types(operands: tuple[Arg, ...], at: Attrs) -> Types:
+    return (*_float_type(operands, at), *_exponent_type(operands, at))
+
+
+def _frexp(build: Builder, node: Node) -> Outputs:
+    x = tensor(node, 0)
+    return build("mantissa", x), build("exponent", x)
 
 
 def _addr_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
@@ -165,6 +222,12 @@ OPS: tuple[Op, ...] = (
                 with_attrs(_round_decimals), lambda x, at: np.round(x, at["decimals"]),
                 tuple(sample(*s.operands, decimals=d) for s in FLOATS for d in (2, -1)),
                 types=like_first(), compute=in_common),
+    elementwise("mantissa", (), without_attrs(_mantissa), plain(lambda x: np.frexp(x)[0]), FLOATS,
+                types=_float_type),
+    elementwise("exponent", (), without_attrs(_exponent), plain(lambda x: np.frexp(x)[1]), FLOATS,
+                types=_exponent_type, compute=in_common),
+    composite("frexp", (form("frexp.Tensor"),), _frexp_types, _frexp, lambda x, at: np.frexp(x),
+              FLOATS),
     composite("addr", default_form("addr", ("self", "vec1", "vec2"), ("beta", "alpha")),
               _addr_type, _addr,
               lambda x, a, b, at: at.get("beta", 1) * x + at.get("alpha", 1) * np.outer(a, b),
