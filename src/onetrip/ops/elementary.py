@@ -99,7 +99,8 @@ def _halved(x: Expr) -> tuple[Expr, Expr]:
     """
     top = LADDER[x.dtype]
     falling = [top >> k for k in range(top.bit_length())]
-    size, exponent = m.absolute(x), m.to(m.const(1, x.dtype), x.dtype)
+    size = m.absolute(x)
+    exponent: Expr = m.const(1, x.dtype)
     moves = [(n, m.ge, 2.0**n) for n in falling]
     moves += [(-n, m.lt, 2.0 ** (1 - n)) for n in (top, *falling)]
     for n, beyond, edge in moves:
