@@ -19,13 +19,33 @@ from onetrip.ops.bessel import OPS
 from onetrip.ops.polynomials import OPS as POLYNOMIALS
 
 SPECIAL = torch.tensor(
-    [0.0, -0.0, 1, -1, 2, -2, 8, -8, 700, 1e5, 1e-30, math.inf, -math.inf, math.nan, 0.5, 1e30]
+    [
+        0.0,
+        -0.0,
+        1,
+        -1,
+        2,
+        -2,
+        8,
+        -8,
+        700,
+        1e5,
+        1e-30,
+        math.inf,
+        -math.inf,
+        math.nan,
+        0.5,
+        1e30,
+        -1e30,
+        103.8,
+        103.9,
+    ]
 )
 RANGES = {"special_ndtri": (1e-12, 1 - 1e-6), "special_erfcx": (-5.0, 6.0),
           "special_log_ndtr": (-8.0, 4.0), "special_bessel_j0": (-30.0, 30.0),
-          "special_bessel_j1": (-30.0, 30.0)}  # fmt: skip
+          "special_bessel_j1": (-30.0, 30.0), "special_airy_ai": (-30.0, 12.0)}  # fmt: skip
 POSITIVE = (0.05, 30.0)
-ABSOLUTE = ("j0", "j1", "y0", "y1", "ndtri")
+ABSOLUTE = ("j0", "j1", "y0", "y1", "ndtri", "airy_ai")
 """What has zeros is held to its size elsewhere, not to what is left of it near one."""
 
 
@@ -73,6 +93,24 @@ def test_poles_infinities_and_zeros_are_eagers(dtype: torch.dtype) -> None:
     found = compiled([named(op.name) for op in OPS], *((x,) for _ in OPS))
     for op, y in zip(OPS, found, strict=True):
         same_places(y, named(op.name)(x), op.name)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int16, torch.bool])
+def test_integers_have_the_poles_of_numbers(dtype: torch.dtype) -> None:
+    """Where a step leaves the operand's range, that of integers is float32's."""
+    x = torch.tensor([0, 1, 2, 1, 0]).to(dtype)
+    found = compiled([named(op.name) for op in OPS], *((x,) for _ in OPS))
+    for op, y in zip(OPS, found, strict=True):
+        same_places(y, named(op.name)(x), op.name)
+
+
+def test_airys_function_decays_as_it_should() -> None:
+    """What is left of it far out, where its size no longer shows an error."""
+    x = torch.linspace(1.0, 40.0, 118, dtype=torch.float64)
+    (found,) = compiled([torch.special.airy_ai], (x,))
+    (op,) = (op for op in OPS if op.name == "special_airy_ai")
+    want = torch.from_numpy(op.reference(x.numpy(), {}))
+    assert ((found - want).abs() <= 1e-12 * want).all()
 
 
 def terms(name: str) -> tuple[float, ...]:

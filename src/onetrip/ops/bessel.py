@@ -1,4 +1,4 @@
-"""Bessel functions of orders 0 and 1, and functions of the normal distribution's tails.
+"""Bessel functions of orders 0 and 1, Airy's, and functions of the normal distribution's tails.
 
 f32 operands are computed in f64: the cosine far out, and differences near a zero, would lose their
 digits otherwise. Every value is an expression of elementary steps.
@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ..base.dtype import f32
 from ..base.errors import Unsupported
 from ..ir.expr import Expr, apply
 from ..ir.types import TensorType
@@ -46,6 +47,12 @@ def _sum(t: Expr, coefficients: Series) -> Expr:
     for c in reversed(coefficients[1:-1]):
         b0, b1 = add(m.fma(twice, b0, m.neg(b1)), c), b0
     return add(m.fma(t, b0, m.neg(b1)), coefficients[0] / 2)
+
+
+def _in_range(e: Expr, at: Attrs) -> Expr:
+    """e as the operand's own dtype has it, perhaps infinite; of integers as f32 has it."""
+    common = at["common"] if at["common"].is_float else f32
+    return m.to(m.to(e, common), e.dtype)
 
 
 # ---------------------------------------------------------------- J and Y
@@ -87,8 +94,7 @@ def _bessel_y(order: int, x: Expr, at: Attrs) -> Expr:
     y = where(m.le(x, NEAR), near, _far(x, order, True))
     pole = m.eq(x, 0)
     if order:
-        inverse = m.to(m.to(div(1.0, x), at["common"]), x.dtype)
-        pole = m.eq(m.absolute(inverse), math.inf)
+        pole = m.eq(m.absolute(_in_range(div(1.0, x), at)), math.inf)
     return where(m.lt(x, 0), math.nan, where(pole, -math.inf, y))
 
 
@@ -122,6 +128,39 @@ def _bessel_k(order: int, scaled: bool, x: Expr) -> Expr:
         far = mul(far, m.exp(m.neg(x)))
     y = where(m.le(x, NEAR_K), near, far)
     return where(m.eq(x, 0), math.inf, where(m.lt(x, 0), math.nan, y))
+
+
+# ---------------------------------------------------------------- Ai
+
+AIRY_LOW, AIRY_HIGH, AIRY_END = -4.0, 2.0, 103.892
+"""Where the series in x itself begins and ends; beyond the last all is 0."""
+
+
+def _phase(x: float) -> float:
+    return 2 / 3 * math.pow(abs(x), 1.5)
+
+
+def _airy(x: Expr, at: Attrs) -> Expr:
+    """NaN at infinities, and where 2 / 3 |x|^(3 / 2) leaves the operand's range, as eager's."""
+    size = m.absolute(x)
+    root = m.sqrt(size)
+    z = div(mul(mul(2.0, size), root), 3.0)
+    scale = mul(1 / math.sqrt(math.pi), m.rsqrt(root))
+
+    share = div(_phase(AIRY_LOW), z)
+    t = sub(mul(2, mul(share, share)), 1)
+    a = sub(z, math.pi / 4)
+    p, q = _sum(t, series.AIRY_P), div(_sum(t, series.AIRY_Q), z)
+    low = mul(scale, add(mul(p, apply("cos", a)), mul(q, apply("sin", a))))
+
+    middle = _sum(div(add(x, 1.0), 3.0), series.AIRY_MIDDLE)
+    far = _sum(sub(div(2 * _phase(AIRY_HIGH), z), 1), series.AIRY_FAR)
+    high = mul(mul(0.5, scale), mul(far, m.exp(m.neg(z))))
+    high = where(m.gt(x, AIRY_END), 0.0, high)
+
+    y = where(m.lt(x, AIRY_LOW), low, where(m.le(x, AIRY_HIGH), middle, high))
+    lost = m.both(m.lt(x, 0), m.eq(_in_range(z, at), math.inf))
+    return where(m.either(lost, m.eq(size, math.inf)), math.nan, y)
 
 
 # ---------------------------------------------------------------- tails of the normal distribution
@@ -206,6 +245,25 @@ def _np_bessel_k(order: int, scaled: bool, x: Any) -> Any:
     return y.sum(-1) - y[..., 0] / 2
 
 
+def _np_airy(x: Any) -> Any:
+    """1 / pi times the integral of cos(t^3 / 3 + x t) over t > 0: on the real line up to
+    sqrt(-x), where the phase rests, then along exp(i pi / 6). Above 1 it is exp(-z) / pi times that
+    of exp(-sqrt(x) t^2) cos(t^3 / 3), z = 2 / 3 x^(3 / 2)."""
+    x = np.asarray(x, float)[..., None]
+    nodes, weights = np.polynomial.legendre.leggauss(400)
+    unit, w = (nodes + 1) / 2, weights / 2
+    below, turn = np.minimum(x, 1), np.exp(1j * math.pi / 6)
+    rest, r = np.sqrt(np.maximum(-below, 0)), 12 * unit
+    first, second = rest * unit, rest + turn * r
+    phases = (np.exp(1j * (t**3 / 3 + below * t)) for t in (first, second))
+    low = sum((e * w).sum(-1) * s for e, s in zip(phases, (rest[..., 0], 12 * turn), strict=True))
+    root = np.sqrt(np.maximum(x, 1))
+    t = r / np.sqrt(root)
+    high = (w * np.exp(-root * t * t) * np.cos(t**3 / 3)).sum(-1) * (12 / np.sqrt(root[..., 0]))
+    high = high * np.exp(-2 / 3 * root[..., 0] ** 3)
+    return np.where(x[..., 0] > 1, high, np.real(low)) / math.pi
+
+
 def _np_erfcx(x: Any) -> Any:
     """2 / sqrt pi times the integral of exp(-s^2 - 2 x s) over s > 0."""
     size = np.abs(np.asarray(x, float))[..., None]
@@ -253,7 +311,7 @@ def _row(name: str, body: Body, reference: Callable[..., Any], mark: str = "+") 
 
 def _operands(name: str) -> Sequence[str]:
     """What ATen calls the operand."""
-    return ("x",) if name.startswith("scaled") else ("self",)
+    return ("x",) if name.startswith(("scaled", "airy")) else ("self",)
 
 
 ORDERS = (0, 1)
@@ -266,6 +324,7 @@ OPS: tuple[Op, ...] = tuple(map(bounded, (
     *(_row(f"{prefix}modified_bessel_k{n}", _one(partial(_bessel_k, n, scaled)),
            partial(_np_bessel_k, n, scaled))
       for prefix, scaled in (("", False), ("scaled_", True)) for n in ORDERS),
+    _row("airy_ai", with_attrs(_airy), _np_airy, ""),
     _row("erfcx", _one(_erfcx), _np_erfcx, ""),
     _row("log_ndtr", _one(_log_ndtr), _np_log_ndtr, ""),
     _row("ndtri", _one(_ndtri), _np_ndtri, "%"),
