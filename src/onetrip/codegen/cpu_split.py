@@ -19,6 +19,7 @@ from ..ir.nest import Axis, Nest, Store
 from ..ir.types import TensorType
 from .cpp_index import MOST_LANES
 from .cpu_axes import axes_in, count, flat, iterations, pick_lane
+from .cpu_columns import Columns, stored_with, suits
 from .cpu_space import BLOCK, PIECES, Space
 from .cpu_stages import TERMS, Level
 
@@ -46,14 +47,20 @@ def split(space: Space, lane: Var | None) -> tuple[Stmt, ...]:
     stages = space.stages
     out: list[Stmt] = []
     done: list[_Split] = []
+    made: list[Store] = []
     for stage in stages.ready(space.roots, space.bound):
         s = _plan(space, stage, lane)
         out += _memory(space, s)
-        out += _partials(space, s, done, lane)
+        if lane is not None and suits(space, stage, lane):
+            early = [x for x in stored_with(space, stage, lane) if x not in made]
+            out += _by_rows(space, s, done, lane, early)
+            made += early
+        else:
+            out += _partials(space, s, done, lane)
         out += _join(space, s, lane)
         done.append(s)
         _remember(space, s)
-    for group in _by_axes(space.nest):
+    for group in _by_axes([x for x in space.nest.stores if x not in made]):
         out += _final(space, group, done, lane)
     return tuple(out)
 
@@ -143,6 +150,18 @@ def _partials(
     return (Loop(s.number, 1, space.threads, space.loops(lane, body, blocks=False)),)
 
 
+def _by_rows(
+    space: Space, s: _Split, done: Sequence[_Split], lane: Var, stores: Sequence[Store]
+) -> tuple[Stmt, ...]:
+    """The parts of all columns at once, and the stores for each element of their rows."""
+    levels = space.stages.levels(s.stage, lane, s.level)
+    columns = Columns(space, s.stage, lane, lambda: _recall(space, done, lane), stores)
+    body = columns.loops(levels, s.parts, _place(space, s))
+    for v in reversed([v for v in space.axes if v is not lane]):
+        body = (Loop(v, 1, space.threads, body),)
+    return (Loop(s.number, 1, space.threads, body),)
+
+
 def _join(space: Space, s: _Split, lane: Var | None) -> tuple[Stmt, ...]:
     """The parts of each point folded; they are few, and in cache."""
     joined = [
@@ -203,9 +222,9 @@ def _recall(space: Space, done: Sequence[_Split], lane: Var | None) -> tuple[Let
     return tuple(lets)
 
 
-def _by_axes(nest: Nest) -> list[list[Store]]:
+def _by_axes(stores: Sequence[Store]) -> list[list[Store]]:
     groups: dict[tuple[Var, ...], list[Store]] = {}
-    for s in nest.stores:
+    for s in stores:
         groups.setdefault(s.axes, []).append(s)
     return list(groups.values())
 

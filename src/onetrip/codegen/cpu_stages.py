@@ -196,7 +196,7 @@ class Stages:
 
         `kept` are values that later stages read again; `part` restricts one axis to a part.
         """
-        levels = self._levels(stage, lane, part)
+        levels = self.levels(stage, lane, part)
         across = lane is not None or levels[-1].tile == 1
         over = (lane,) if lane else (() if levels[-1].tile == 1 else (levels[-1].axis,))
         scratch: list[Stmt] = []
@@ -216,7 +216,8 @@ class Stages:
     def _state(self, r: Reduction) -> tuple[str, ...]:
         return tuple(self.fresh("acc") for _ in r.lift)
 
-    def _levels(self, stage: Stage, lane: Var | None, part: Level | None) -> list[Level]:
+    def levels(self, stage: Stage, lane: Var | None, part: Level | None) -> list[Level]:
+        """The loops over a stage's axes, outermost first, long ones in blocks of few terms."""
         axes = stage[0].axes
         along = None
         if lane is None and _unordered(stage):
@@ -278,7 +279,7 @@ class Stages:
         self, stage: Stage, levels: Sequence[Level], over: tuple[Var, ...], body: Step
     ) -> Made:
         """Accumulators that no lane of the reduction shares; partial ones between levels."""
-        cut = _cut(levels) if any(map(_rounds, stage)) else None
+        cut = cut_of(stage, levels)
         if cut is not None:
             partial = self._across(stage, levels[cut:], over, body)
             return self._across(stage, levels[:cut], over, partial)
@@ -376,8 +377,10 @@ def _rounds(r: Reduction) -> bool:
     return r.monoid in ROUNDING and any(e.dtype.is_float for e in r.lift)
 
 
-def _cut(levels: Sequence[Level]) -> int | None:
+def cut_of(stage: Stage, levels: Sequence[Level]) -> int | None:
     """Where accumulators are joined: the levels from here on add few terms."""
+    if not any(map(_rounds, stage)):
+        return None
     terms = 1
     for place in range(len(levels) - 1, -1, -1):
         terms *= levels[place].terms

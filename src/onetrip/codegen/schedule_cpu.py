@@ -35,6 +35,7 @@ from .cpu_axes import (
     strided_loads,
     traffic,
 )
+from .cpu_columns import suits
 from .cpu_intervals import in_pieces
 from .cpu_means import in_two_passes
 from .cpu_rows import in_outputs
@@ -69,7 +70,7 @@ def schedule(nest: Nest, target: Target, *, name: str, facts: Facts) -> Schedule
     body: list[Stmt] = []
     families: list[str] = []
     writer = Stages(accesses(nest))
-    for part in _independent(nest):
+    for part in _with_rows(_independent(nest), nest):
         family, made = _build(Space(part, writer, _threads(nest)))
         body += made
         families.append(family)
@@ -134,6 +135,33 @@ def _promoted(nest: Nest) -> Nest:
         return nest
     space = (*nest.space, *(Axis(v) for v in axes))
     return Nest(space, nest.buffers, tuple(replace(s, axes=()) for s in nest.stores))
+
+
+def _with_rows(parts: Sequence[Nest], nest: Nest) -> list[Nest]:
+    """The nests, but what is stored for each element of rows that another nest walks is its own."""
+    out = list(parts)
+    for part in parts:
+        inner = tuple(a.var for a in part.space[len(nest.space) :])
+        if not inner or part.reductions or part.scans:
+            continue
+        stores = tuple(replace(s, axes=inner) for s in part.stores)
+        for n, other in enumerate(out):
+            both = replace(other, stores=(*other.stores, *stores))
+            if other is not part and _rows(other, nest) == _rows(both, nest) == {*inner}:
+                out[n] = both
+                out.remove(part)
+                break
+    return out
+
+
+def _rows(part: Nest, nest: Nest) -> set[Var]:
+    """The axes of the rows that a nest walks; none where it walks no rows."""
+    space = Space(part, Stages(accesses(nest)), _threads(nest))
+    lane = None if part.scans or not part.reductions else _lane(space)
+    stages = space.stages.ready(space.roots, space.bound)
+    if lane is None or not _wants_split(space, lane, [stage[0].axes for stage in stages]):
+        return set()
+    return {*stages[0][0].axes} if suits(space, stages[0], lane) else set()
 
 
 def _build(space: Space) -> tuple[str, tuple[Stmt, ...]]:
