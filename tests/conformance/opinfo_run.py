@@ -18,8 +18,9 @@ import multiprocessing as mp
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import date
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -232,8 +233,11 @@ def summary(row: Row) -> str:
 
 def chosen(arguments: argparse.Namespace, state: Mapping[str, Row]) -> Iterator[Entry]:
     """The entries asked for that the state file does not answer."""
-    package = package_hash()
-    for entry in entries(arguments.dtypes.split(","), arguments.modes.split(",")):
+    package, known = package_hash(), opinfo_table.read().counts if arguments.new else {}
+    found = entries(arguments.dtypes.split(","), arguments.modes.split(","))
+    for entry in sorted(found, key=lambda e: e.seed) if arguments.mixed else found:
+        if entry in known:
+            continue
         row = state.get(entry.key)
         if arguments.ops and entry.op not in arguments.ops.split(","):
             continue
@@ -244,20 +248,27 @@ def chosen(arguments: argparse.Namespace, state: Mapping[str, Row]) -> Iterator[
         yield entry
 
 
-def main() -> int:
-    """The command; exit status 1 where the run is worse than the committed table."""
+def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--dtypes", default=",".join(DTYPES))
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--ops", default="", help="only these, by full name")
     parser.add_argument("--kinds", default="", help="only operators of these kinds")
+    parser.add_argument("--new", action="store_true", help="only entries not in the table")
+    parser.add_argument("--mixed", action="store_true", help="dtypes, modes, operators in turns")
     parser.add_argument("--most", type=int, default=None, help="samples of each kind an entry")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--minutes", type=float, default=1e6, help="start no entry after so many")
     parser.add_argument("--state", type=Path, default=STATE)
     parser.add_argument("--stale", action="store_true", help="keep rows of other package versions")
     parser.add_argument("--write", action="store_true", help="write the results into the table")
-    arguments = parser.parse_args()
+    return parser.parse_args(words)
+
+
+def main() -> int:
+    """The command; exit status 1 where the run is worse than the committed table."""
+    arguments = parsed()
     warm_up()
     todo = list(chosen(arguments, read_state(arguments.state)))
     until = time.monotonic() + arguments.minutes * 60
@@ -273,7 +284,7 @@ def _close(arguments: argparse.Namespace) -> int:
     What the table does not know yet is written as it is: entries, and samples beside those of
     entries that were run with fewer. What it knows may only become better.
     """
-    rows = read_state(arguments.state).values()
+    rows = list(read_state(arguments.state).values())
     results = {row.entry: row.outcomes for row in rows}
     known = opinfo_table.read()
     worse = opinfo_table.worse(known, results)
@@ -284,8 +295,19 @@ def _close(arguments: argparse.Namespace) -> int:
         if entry in known.counts and known.counts[entry][0] >= len(found)
     }
     if arguments.write and not opinfo_table.worse(known, known_before):
-        opinfo_table.write(opinfo_table.joined(known, opinfo_table.table_of(results)))
+        fresh = opinfo_table.table_of(results, runs_of(rows))
+        opinfo_table.write(opinfo_table.joined(known, fresh))
     return 1 if worse else 0
+
+
+def runs_of(rows: Iterable[Row]) -> dict[str, dict[str, str | int]]:
+    """How much ran of each package, and the day on which it is written down."""
+    found: dict[str, dict[str, str | int]] = {}
+    today = date.today().isoformat()
+    for package in sorted({row.package for row in rows}):
+        own = [len(row.outcomes) for row in rows if row.package == package]
+        found[package] = {"date": today, "entries": len(own), "samples": sum(own)}
+    return found
 
 
 if __name__ == "__main__":

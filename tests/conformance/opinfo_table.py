@@ -1,5 +1,6 @@
 """The table of results that is committed, and what it means for a run to be no worse.
 
+    runs        hash of the package's text -> when it ran, so many entries and samples
     operators   name -> kind, and for each mode and dtype the counts in COLUMNS
     faults      every sample that is not right, by entry and label, with what is wrong
     kinds       the same counts summed, and the share of samples without a library call
@@ -13,7 +14,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -56,21 +57,23 @@ class Table:
     Attributes:
         counts: in the order of COLUMNS.
         faults: (entry key, label) -> what is wrong.
+        runs: hash of a package's text -> what ran of it. An entry that ran again counts in both.
     """
 
     counts: Mapping[Entry, Counts]
     faults: Mapping[tuple[str, str], str]
+    runs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
-def table_of(results: Results) -> Table:
-    """The table of a run."""
+def table_of(results: Results, runs: Mapping[str, Mapping[str, Any]] | None = None) -> Table:
+    """The table of these results."""
     faults = {
         (entry.key, o.label): f"{o.verdict}: {o.note}"[:240]
         for entry, found in results.items()
         for o in found
         if is_bad(o)
     }
-    return Table({entry: counts(found) for entry, found in results.items()}, faults)
+    return Table({entry: counts(found) for entry, found in results.items()}, faults, runs or {})
 
 
 def worse(table: Table, results: Results) -> list[str]:
@@ -91,7 +94,11 @@ def joined(table: Table, fresh: Table) -> Table:
     """The table with the entries of a run in place of the old ones."""
     keys = {entry.key for entry in fresh.counts}
     kept = {at: note for at, note in table.faults.items() if at[0] not in keys}
-    return Table({**table.counts, **fresh.counts}, {**kept, **fresh.faults})
+    return Table(
+        {**table.counts, **fresh.counts},
+        {**kept, **fresh.faults},
+        {**table.runs, **fresh.runs},
+    )
 
 
 # ------------------------------------------------------------------ as a file
@@ -108,7 +115,8 @@ def read(path: Path = TABLE) -> Table:
         for mode in MODES
         for dtype, numbers in row.get(mode, {}).items()
     }
-    return Table(found, {(key, label): note for key, label, note in record["faults"]})
+    faults = {(key, label): note for key, label, note in record["faults"]}
+    return Table(found, faults, record.get("runs", {}))
 
 
 def write(table: Table, path: Path = TABLE) -> None:
@@ -122,6 +130,7 @@ def write(table: Table, path: Path = TABLE) -> None:
     head = {
         "torch": torch.__version__,
         "columns": COLUMNS,
+        "runs": table.runs,
         "kinds": by_kind(table),
     }
     parts = [json.dumps(head, indent=1)[:-2], ',\n "operators": {\n', ",\n".join(lines), "\n },\n"]

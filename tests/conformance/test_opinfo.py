@@ -71,9 +71,26 @@ def test_what_is_as_the_table_says_is_not_worse() -> None:
 
 
 def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:
-    table = Table(TABLE.counts, {(ENTRY.key, "1 plain"): "wrong: values"})
+    runs = {"8a3f": {"date": "2026-11-30", "entries": 1, "samples": 2}}
+    table = Table(TABLE.counts, {(ENTRY.key, "1 plain"): "wrong: values"}, runs)
     opinfo_table.write(table, tmp_path / "table.json")
     assert opinfo_table.read(tmp_path / "table.json") == table
+
+
+def test_a_table_says_which_packages_it_is_of() -> None:
+    """Each with what ran of it, and those before it beside it."""
+    rows = [opinfo_run.Row("add", d, "forward", "new", 2, 0.0, [RIGHT]) for d in ("int8", "bool")]
+    fresh = opinfo_table.table_of({r.entry: r.outcomes for r in rows}, opinfo_run.runs_of(rows))
+    assert {k: fresh.runs["new"][k] for k in ("entries", "samples")} == {"entries": 2, "samples": 2}
+    known = Table(TABLE.counts, {}, {"old": {"entries": 1}})
+    assert set(opinfo_table.joined(known, fresh).runs) == {"old", "new"}
+
+
+def test_new_entries_are_those_that_the_table_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opinfo_table, "read", lambda: TABLE)
+    asked = ["--ops", "add", "--modes", "forward", "--dtypes", "float32,int8", "--new", "--mixed"]
+    found = list(opinfo_run.chosen(opinfo_run.parsed(asked), {}))
+    assert found == [Entry("add", "int8")]
 
 
 def test_a_crash_and_a_hang_take_one_sample_alone(
