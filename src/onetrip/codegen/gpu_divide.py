@@ -8,7 +8,8 @@ those next to a power of two among them, agree without exception). Only where di
 lies below 2^-100 the remainder may lose bits: there it is within an ulp.
 
 The product alone is within two ulp. That will do where the divisor is a sum, whose last bits depend
-on the order of its terms, and the quotient is rounded to 16 bits (softmax): `rough`.
+on the order of its terms, and the quotient is rounded to 16 bits (softmax): `rough`. Not to 8 bits:
+quotients by a scale of a row often lie half way between two such numbers.
 """
 
 from __future__ import annotations
@@ -22,8 +23,6 @@ from ..ir.monoid import number
 
 FAR = 2.0**64
 """Divisors beyond it, and below its reciprocal, are scaled so that theirs is a normal number."""
-
-
 SUMS = frozenset({"sum", "online_softmax"})
 
 
