@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import platform
+import subprocess
 from functools import cache
 from itertools import product
 
@@ -14,7 +15,7 @@ from prelude_rows import SPECIAL, pointer, samples, ulps
 from onetrip.codegen.cpp_prelude import prelude_text
 from onetrip.runtime.build_cpp import CppUnit, build
 from onetrip.runtime.cache import Cache, default_root
-from onetrip.runtime.toolchain import toolchain
+from onetrip.runtime.toolchain import COMMON_FLAGS, UNITS, toolchain
 
 Tensor = torch.Tensor
 
@@ -425,3 +426,23 @@ def test_the_scalar_flavour_has_the_vectors_bits(dtype: torch.dtype) -> None:
         function = getattr(library(FLAVOURS), f"{name}_{TYPES[dtype]}")
         function(pointer(x), pointer(scalar), pointer(vector), ctypes.c_int64(x.numel()))
         assert ulps(scalar, vector) == 0, name
+
+
+def gcc_version() -> int:
+    """GCC's, 0 for another compiler."""
+    chain = toolchain()
+    command = [chain.compiler, "-dumpversion"]
+    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return int(found.split(".")[0]) if chain.precompiles else 0
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="intrinsics of x86")
+@pytest.mark.skipif(gcc_version() not in range(9, 15), reason="known of these headers alone")
+@pytest.mark.parametrize(("unit", "wide"), [("AVX2", False), ("AVX512", True)])
+def test_narrow_vectors_do_without_the_headers_of_wide_ones(unit: str, wide: bool) -> None:
+    """They are most of what the compiler reads, each time that a cache is empty."""
+    flags = [*COMMON_FLAGS, *UNITS[unit].flags, "-DOT_SLEEF=1", "-DOT_VML=1"]
+    command = [toolchain().compiler, *flags, "-x", "c++", "-M", "-"]
+    run = subprocess.run(command, input=prelude_text(), capture_output=True, text=True, check=True)
+    assert "avx2intrin.h" in run.stdout
+    assert ("avx512fintrin.h" in run.stdout) == wide

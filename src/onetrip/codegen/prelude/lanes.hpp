@@ -8,7 +8,17 @@
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
-#if defined(__x86_64__)
+#if defined(__AVX2__) && !defined(__AVX512F__) && __GNUC__ >= 9 && __GNUC__ <= 14 && \
+    !defined(__clang__) && !defined(__INTEL_COMPILER)
+// The parts of immintrin.h for these vectors: reading all of it takes longer than all that follows.
+// Those of GCC want to know that they are read from there.
+#define _IMMINTRIN_H_INCLUDED
+#include <smmintrin.h>
+#include <avxintrin.h>
+#include <avx2intrin.h>
+#include <fmaintrin.h>
+#include <f16cintrin.h>
+#elif defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
