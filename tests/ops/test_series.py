@@ -104,6 +104,15 @@ def test_integers_have_the_poles_of_numbers(dtype: torch.dtype) -> None:
         same_places(y, named(op.name)(x), op.name)
 
 
+def test_large_integers_are_rounded_to_float32_first() -> None:
+    """A phase of some millions is another one after the rounding."""
+    x = torch.tensor([(1 << 24) + 1, 123456789, 987654321, 12345])
+    fns, given = (torch.special.bessel_j0, torch.special.zeta), ((x,), (x // x + 1, x))
+    for fn, y, own in zip(fns, compiled(fns, *given), given, strict=True):
+        want = fn(*(t.float().double() for t in own))
+        assert ((y - want).abs() <= 1e-6 * want.abs()).all()
+
+
 def test_airys_function_decays_as_it_should() -> None:
     """What is left of it far out, where its size no longer shows an error."""
     x = torch.linspace(1.0, 40.0, 118, dtype=torch.float64)

@@ -24,6 +24,7 @@ from .rows import (
     bounded,
     default_form,
     elementwise,
+    in_common_float,
     in_double,
     plain,
     sample,
@@ -305,8 +306,8 @@ def _row(name: str, body: Body, reference: Callable[..., Any], mark: str = "+") 
     """Eager's own f64 functions are too far from the true values to be sampled."""
     samples = (sample((f"f32{mark}", (3, 4))), sample((f"f32{mark}", (30,))))
     return elementwise(f"special_{name}", default_form(f"special_{name}", _operands(name)),
-                       body, plain(reference), samples, types=_types,
-                       compute=in_double)  # fmt: skip
+                       in_double(body), plain(reference), samples, types=_types,
+                       compute=in_common_float)  # fmt: skip
 
 
 def _operands(name: str) -> Sequence[str]:

@@ -9,6 +9,7 @@ from typing import Any
 from ..base.dtype import DType, f64
 from ..ir.expr import Expr
 from ..ir.types import TensorType
+from .arith import to
 from .rules import pointwise, promoted, promoted_float
 from .schema import BOUNDED, Attrs, Elementwise, Form, Kind, Op, Sample, TypeRule
 
@@ -40,11 +41,6 @@ def in_output(operands: tuple[Any, ...], out: TensorType, attrs: Attrs) -> tuple
     return (out.dtype.compute,) * len(operands)
 
 
-def in_double(operands: tuple[Any, ...], out: TensorType, attrs: Attrs) -> tuple[DType, ...]:
-    """Every operand in f64, for functions that lose digits on the way."""
-    return (f64,) * len(operands)
-
-
 def in_common(operands: tuple[Any, ...], out: TensorType, attrs: Attrs) -> tuple[DType, ...]:
     """Every operand in the operation precision of the common dtype."""
     return (promoted(operands).compute,) * len(operands)
@@ -73,6 +69,14 @@ def without_attrs(body: Body) -> Callable[[tuple[Expr, ...], Attrs], Expr]:
 def with_attrs(body: Body) -> Callable[[tuple[Expr, ...], Attrs], Expr]:
     """A body from a function of the operands and the attributes."""
     return lambda xs, attrs: body(*xs, attrs)
+
+
+def in_double(body: Callable[[tuple[Expr, ...], Attrs], Expr]) -> Callable[..., Expr]:
+    """A body in f64, for functions that lose digits on the way, of operands `in_common_float`.
+
+    An integer is rounded to f32 before, as eager's.
+    """
+    return lambda xs, attrs: body(tuple(to(x, f64) for x in xs), attrs)
 
 
 FLOATS = (

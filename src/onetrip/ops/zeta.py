@@ -12,7 +12,16 @@ from ..base.errors import Unsupported
 from ..ir.expr import Expr, apply
 from . import arith as m
 from .arith import mul
-from .rows import bounded, elementwise, form, in_double, plain, sample, without_attrs
+from .rows import (
+    bounded,
+    elementwise,
+    form,
+    in_common_float,
+    in_double,
+    plain,
+    sample,
+    without_attrs,
+)
 from .rules import Arg, pointwise, promoted_float
 from .schema import Attrs, Op
 
@@ -54,8 +63,8 @@ def _row() -> Op:
     forms = [form(f"special_zeta.{overload}", ("self", "other"))
              for overload in ("default", "other_scalar", "self_scalar")]  # fmt: skip
     samples = (sample(2.5, ("f32+", (3, 4))), sample(3, ("f64", (5,))), sample(1.5, ("f64+", (4,))))
-    return elementwise("special_zeta", forms, without_attrs(zeta), plain(np_zeta), samples,
-                       types=_types, compute=in_double)  # fmt: skip
+    return elementwise("special_zeta", forms, in_double(without_attrs(zeta)), plain(np_zeta),
+                       samples, types=_types, compute=in_common_float)  # fmt: skip
 
 
 OPS: tuple[Op, ...] = (bounded(_row()),)
