@@ -60,10 +60,10 @@ def _template(target: str, operands: tuple[Any, ...]) -> dict[str, Any]:
     return {"target": target, "args": tuple(Ref(k) for k in range(len(operands))), "kwargs": ()}
 
 
-def lowered(graph: Graph) -> tuple[Graph, dict[str, Nest]]:
-    """The graph without composites and the nests of its nodes."""
+def lowered(graph: Graph, gpu: bool = False) -> tuple[Graph, dict[str, Nest]]:
+    """The graph without composites and the nests of its nodes, as on a CPU or a GPU."""
     primitive = canonicalize(expand(canonicalize(graph)))
-    return primitive, lower(primitive)
+    return primitive, lower(primitive, gpu)
 
 
 def bias_dropout_norm(rows: int, width: int, dtype: DType = bf16) -> Graph:

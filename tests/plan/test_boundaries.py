@@ -45,7 +45,7 @@ def block() -> Graph:
 
 
 def planned(graph: Graph, target: Target = H200, search: Search = "best") -> GraphPlan:
-    primitive, nests = lowered(graph)
+    primitive, nests = lowered(graph, gpu=True)
     asked = assembler if target is FEW else None
     return plan_graph(primitive, nests, target, search=search, resources=asked)
 
