@@ -98,9 +98,9 @@ def execution_order(pool: Pool) -> list[Part]:
     sources = {p.key: set(pool.waits_for(p)) for p in pool.parts.values()}
     if len(topological(sources)) < len(sources):  # the user pinned what computes a value again
         sources = {p.key: {s.key for s in pool.sources_of(p)} for p in pool.parts.values()}
-    order = near_graph_order(pool.parts, sources)
+    order = near_graph_order({key: p.atoms for key, p in pool.parts.items()}, sources)
     assert len(order) == len(pool.parts), "the groups of a plan depend on each other in a circle"
-    return order
+    return [pool.parts[key] for key in order]
 
 
 # ------------------------------------------------------------------ groups

@@ -88,7 +88,7 @@ class _Program:
         self.goal = known * (1 - TOLERANCE)
         self.open = [True] * len(columns)
         self.priced = [False] * len(columns)
-        self.reads = [_reads(region, c) for c in columns]
+        self.reads = [reads_of(region, c) for c in columns]
         self.ahead = 0
         self.linked: set[tuple[int, int]] = set()
         self.solver = _Solver(costs, _first_rows(region, columns))
@@ -147,7 +147,8 @@ def cheapest_cover(
 # ------------------------------------------------------------------ rows
 
 
-def _reads(region: Region, column: Column) -> int:
+def reads_of(region: Region, column: Column) -> int:
+    """Units whose values a column reads from memory."""
     mask = 0
     for k in bits(column.units):
         mask |= region.producers[k]
@@ -222,22 +223,28 @@ def _cut(program: _Program, circle: Sequence[int]) -> None:
 
 def _waits(region: Region, column: Column) -> int:
     """Units whose values a column waits for: read, made from outside, or computed here again."""
-    wanted = _reads(region, column) | (column.units & ~column.stored)
+    wanted = reads_of(region, column) | (column.units & ~column.stored)
     for k in bits(column.units):
         wanted |= region.outside[k]
     return wanted
 
 
-def find_circle(region: Region, chosen: Sequence[Column]) -> list[int] | None:
-    """Places of columns that wait for each other, as few as possible; None when none do.
+def waits_of(region: Region, chosen: Sequence[Column]) -> list[set[int]]:
+    """Of each column, the places of those that it waits for.
 
     A column waits for the one that stores what it reads, directly or through what is outside; one
     that computes a unit again waits for the one that stores it.
     """
     stored_by = {u: j for j, c in enumerate(chosen) for u in bits(c.stored)}
-    waits: list[set[int]] = []
-    for j, c in enumerate(chosen):
-        waits.append({stored_by[u] for u in bits(_waits(region, c)) if u in stored_by} - {j})
+    return [
+        {stored_by[u] for u in bits(_waits(region, c)) if u in stored_by} - {j}
+        for j, c in enumerate(chosen)
+    ]
+
+
+def find_circle(region: Region, chosen: Sequence[Column]) -> list[int] | None:
+    """Places of columns that wait for each other, as few as possible; None when none do."""
+    waits = waits_of(region, chosen)
     best: list[int] | None = None
     for j in range(len(chosen)):
         found = _way_back(waits, j, len(chosen) if best is None else len(best) - 1)
@@ -407,5 +414,5 @@ def covers(region: Region, columns: Iterable[Column]) -> bool:
     stored = wanted = 0
     for c in chosen:
         stored |= c.stored
-        wanted |= _reads(region, c)
+        wanted |= reads_of(region, c)
     return not (region.escapes | wanted) & ~stored

@@ -55,7 +55,8 @@ class DraftPool(Pool):
         """The groups as `assemble.execution_order` has them; fewer than there are in a circle."""
         if self._order is None:
             sources = {key: self._waits(part) for key, part in self.parts.items()}
-            self._order = near_graph_order(self.parts, sources)
+            places = {key: part.atoms for key, part in self.parts.items()}
+            self._order = [self.parts[key] for key in near_graph_order(places, sources)]
             self._place = {p.key: k for k, p in enumerate(self._order)}
         return self._order
 

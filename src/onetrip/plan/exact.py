@@ -4,7 +4,8 @@
     one group, cheaper than two may be      the same                                     exact
     every column enumerated                 the cheapest cover, its bound                exact
     too many, but few of glued units        the cheapest cover of those                  floor
-    too many of them too                    a pool of columns around the best so far     floor
+    too many of them too                    runs of greedy groups as one, and a pool     floor
+                                            of columns around these if not too many
 
 That units are glued loses nothing in any region where both were tried, which is no proof: so the
 bound of such a search does not count.
@@ -32,6 +33,7 @@ from .legality import Legality
 from .peak import Divide
 from .pool import bits
 from .regions import Region
+from .runs import Judge, best_runs, computed_again, in_order
 
 BYTE_SHARE = 1e-6
 """Of two plans of equal time the one with fewer bytes: their time counts this share."""
@@ -45,7 +47,7 @@ MOST_AGAIN = 24
 MOST_BOTH = 4000
 """Units of a region that is grouped greedily in two ways."""
 MOST_POOLED = 160
-"""Units of a region whose groups a pool of columns may improve; in a larger one they stay."""
+"""Units of a region whose groups a pool of columns may improve."""
 
 
 @dataclass(frozen=True)
@@ -211,6 +213,7 @@ def best_groups(
     if len(prices.region.units) <= MOST_BOTH:
         second = other()
         best = second if (prices.total(second) or cost) < cost else best
+        best = _with_runs(prices, best)
     if len(prices.region.units) <= MOST_POOLED:
         best = _improved(prices, best)
     return _answer(prices, best, floor, "floor")
@@ -295,6 +298,17 @@ def _improved(prices: Prices, best: Sequence[Column]) -> Sequence[Column]:
             break
         best = found
     return best
+
+
+def _with_runs(prices: Prices, best: Sequence[Column]) -> Sequence[Column]:
+    """The groups, of which some are computed in their readers and runs of others are one."""
+    ordered = in_order(prices.region, best)
+    if ordered is None:
+        return best
+    judge = Judge(prices.weight, prices.at_least)
+    found = best_runs(computed_again(ordered, judge), judge).groups
+    sound = _is_sound(prices.region, found)
+    return found if sound and prices.us(found) < prices.us(best) else best
 
 
 # ------------------------------------------------------------------ equal regions

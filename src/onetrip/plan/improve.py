@@ -23,7 +23,7 @@ def neighbours(region: Region, groups: Sequence[Column]) -> list[Column]:
     found: dict[Column, None] = dict.fromkeys(groups)
     for units, again in _unit_sets(region, groups):
         column = column_of(region, units, again)
-        if column.stored and _is_closed(region, column):
+        if column.stored and is_closed(region, column):
             found[column] = None
     return list(found)
 
@@ -90,7 +90,7 @@ def _touch(region: Region, a: int, b: int) -> bool:
     return any((region.consumers[k] | region.producers[k] | region.beside[k]) & b for k in bits(a))
 
 
-def _is_closed(region: Region, column: Column) -> bool:
+def is_closed(region: Region, column: Column) -> bool:
     """Whether nothing that it reads depends on what it stores, and shapes allow one kernel."""
     kinds = [region.units[k] for k in bits(column.units)]
     folds = [u for u in kinds if u.outer or u.alone]
