@@ -28,6 +28,7 @@ from opinfo_entries import (
 )
 from opinfo_judge import Others, judged
 from opinfo_kinds import kind_of
+from torch import Tensor
 from torch.testing._internal.opinfo import core
 from torch.utils._pytree import tree_map
 
@@ -39,6 +40,8 @@ TOGETHER = 48
 """Samples in one program."""
 LANES = 64
 """Elements that any vector loop of eager takes at a time, whatever the chip, or a multiple."""
+
+ELEMENTWISE = (core.UnaryUfuncInfo, core.BinaryUfuncInfo)
 
 RIGHT, WRONG, ERROR, UPSTREAM = "right", "wrong", "error", "upstream"
 
@@ -140,13 +143,19 @@ def _named(s: Sample, change: Callable[[torch.dtype], torch.dtype]) -> Sample:
 def _exact(entry: Entry, fn: Callable[..., Any], s: Sample) -> list[Any] | None:
     """What the call leaves in double precision, or None where it has no such form."""
     double = _named(s, lambda d: torch.float64 if d.is_floating_point else d)
+    change = _wide_number if isinstance(operators()[entry.op], ELEMENTWISE) else wide
     for within in (InFloat64, nullcontext):
         try:
-            left = _call(fn, double, entry.mode, wide, within)
+            left = _call(fn, double, entry.mode, change, within)
             return [*left.leaves, *left.inputs]
         except Exception:
             continue
     return None
+
+
+def _wide_number(t: Tensor) -> Tensor:
+    """The tensor in double precision, an integer as elementwise functions take it: as a float."""
+    return wide(t if t.is_floating_point() or t.is_complex() else t.float())
 
 
 def _narrow(entry: Entry, fn: Callable[..., Any], s: Sample) -> list[Any] | None:
