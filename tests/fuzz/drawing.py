@@ -1,4 +1,4 @@
-"""Random programs, drawn by hypothesis: calls of the operator table, views, updates in place.
+"""Random programs: calls of the operator table, views, updates in place.
 
 A call is drawn from the table: one of an operator's own samples says its dtypes and attributes. An
 elementwise operator takes values that are there already, in their shapes; every other one values
@@ -9,12 +9,14 @@ accepts that. Each step is run as it is drawn, so that a program is one that eag
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
 import torch
-from hypothesis import strategies as st
+from following import refs
+from judging import is_exact, strides_of
 from programs import FILLS, LAYOUTS, Leaf, Program, Ref, Step
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -22,6 +24,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from conformance import BY_INDEX, CHOSEN, NONZERO, SORTED, bound, fitting_form, torch_dtype
 from conformance import attributes as attributes_of
 from conformance import operands as sample_operands
+from onetrip.ops import exactness, polynomials
 from onetrip.ops.schema import Form, Kind, Op, Opaque, Sample
 from onetrip.ops.table import BY_TARGET, OPS
 
@@ -41,6 +44,7 @@ UNDEFINED = frozenset({
     "rms_norm_backward",  # the CPU has no kernel of it
     "fmod", "remainder",  # eager's vector kernels are NaN where the quotient is beyond their range
     "left_shift", "right_shift",  # of negative numbers of bits
+    *(op.name for op in polynomials.OPS),  # of NaN eager returns a number that it never wrote
 })  # fmt: skip
 """Operators on which eager disagrees with itself, or has no kernel for a CPU."""
 
@@ -79,23 +83,30 @@ BY_KIND: Mapping[str, list[str]] = {
 }
 WEIGHTED = ("elementwise",) * 6 + ("reduction", "composite", "movement") * 2 + tuple(BY_KIND)
 
+STEPS = frozenset({"add", "sub", "mul", "div", "fma", "sqrt", "rsqrt"})
+ROUNDING = [
+    name for name in BY_KIND["elementwise"]
+    if is_exact(BY_OPERATOR[name][0].form.target) and STEPS & exactness.leaves(OPS[name])
+]  # fmt: skip
+"""Operators whose results are rounded, and have eager's bits if what they read has."""
+
 TIES = frozenset({"mode", "kthvalue", "median_dim", "nanmedian_dim", "sort", "topk"})
 """Operators of which only the values are read: which of equal elements a place names is open."""
 
 REJECTED = (RuntimeError, ValueError, IndexError, NotImplementedError, TypeError)
 """What a call raises that eager, or torch's rule for shapes, does not accept."""
 
-Draw = Callable[[st.SearchStrategy[Any]], Any]
-
 
 @dataclass
 class Sketch:
     """A program as it grows, and the values that eager has so far."""
 
-    draw: Draw
+    random: Random
     leaves: dict[str, Leaf] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
     values: dict[Ref, Tensor] = field(default_factory=dict)
+    dtype: torch.dtype = torch.float32
+    """What most of its floating-point values have."""
 
     def leaf(self, leaf: Leaf) -> Ref:
         """A new input."""
@@ -106,9 +117,9 @@ class Sketch:
 
     def drawn_leaf(self, dtype: torch.dtype, shape: Sequence[int], *fills: str) -> Ref:
         """A new input of drawn layout and elements."""
-        layout = self.draw(st.sampled_from(("dense", *LAYOUTS)))
-        fill = self.draw(st.sampled_from(fills or tuple(FILLS)))
-        return self.leaf(Leaf(dtype, tuple(shape), layout, fill, self.draw(st.integers(0, 999))))
+        layout = self.random.choice(("dense", *LAYOUTS))
+        fill = self.random.choice(fills or tuple(FILLS))
+        return self.leaf(Leaf(dtype, tuple(shape), layout, fill, self.random.randint(0, 999)))
 
     def step(self, target: str, *args: Any, **kwargs: Any) -> list[Ref] | None:
         """Runs a call and keeps it with its outputs; None where eager rejects it."""
@@ -133,8 +144,11 @@ class Sketch:
     def any_value(self) -> Ref:
         """A value that is there, a late one rather than an early one."""
         found = list(self.values)
-        return found[self.draw(st.integers(0, len(found) - 1) | st.integers(
-            max(0, len(found) - 4), len(found) - 1))]  # fmt: skip
+        return self.random.choice(found[-4:] if self.coin() else found)
+
+    def coin(self) -> bool:
+        """One of two."""
+        return self.random.random() < 0.5
 
     def converted(self, ref: Ref, dtype: torch.dtype) -> Ref | None:
         """The value in a dtype; None where what eager makes of it is undefined."""
@@ -153,7 +167,7 @@ class Sketch:
         ref = self.any_value()
         x, count = self.values[ref], math.prod(shape)
         if tuple(x.shape) != tuple(shape):
-            if not x.numel() or self.draw(st.integers(0, 2)) == 0:
+            if not x.numel() or self.random.randint(0, 2) == 0:
                 return self.drawn_leaf(dtype, shape)
             made = self.step("aten.reshape.default", ref, [-1])
             if made and x.numel() < count:
@@ -173,7 +187,8 @@ def _operator(target: str) -> str:
 def _as_foretold(step: Step, given: Any, made: Sequence[Tensor]) -> bool:
     """Whether torch's rule for shapes, by which graphs are captured, says what its kernel does.
 
-    For `pixel_unshuffle` of nothing it does not.
+    For `pixel_unshuffle` of nothing it does not, nor for the strides of a floored quotient of two
+    dtypes.
     """
 
     def shape_alone(t: Tensor) -> Tensor:
@@ -184,7 +199,8 @@ def _as_foretold(step: Step, given: Any, made: Sequence[Tensor]) -> bool:
         foretold = tree_leaves(step.call(*args, **kwargs))
     except REJECTED:
         return False
-    return [t.shape for t in foretold if isinstance(t, Tensor)] == [t.shape for t in made]
+    found = [t for t in foretold if isinstance(t, Tensor)]
+    return [(t.shape, strides_of(t)) for t in found] == [(t.shape, strides_of(t)) for t in made]
 
 
 def _small(t: Tensor) -> bool:
@@ -196,27 +212,58 @@ def _small(t: Tensor) -> bool:
 
 def table_call(s: Sketch) -> None:
     """A call of an operator of a drawn kind."""
-    kind = s.draw(st.sampled_from(WEIGHTED))
-    name = s.draw(st.sampled_from(BY_KIND[kind]))
-    call = s.draw(st.sampled_from(BY_OPERATOR[name]))
-    made = [_operand(s, call, number) for number in range(len(call.sample.operands))]
+    call_of(s, BY_KIND[s.random.choice(WEIGHTED)])
+
+
+def chain_call(s: Sketch) -> None:
+    """Elementwise calls, each of what the one before made: what a kernel holds in registers."""
+    last = s.any_value()
+    if s.coin():
+        last = s.drawn_leaf(s.dtype, s.values[last].shape)
+    for _ in range(s.random.randint(2, 6)):
+        names = ROUNDING if s.coin() else BY_KIND["elementwise"]
+        last = (call_of(s, names, last) or [last])[0]
+
+
+def call_of(s: Sketch, names: Sequence[str], first: Ref | None = None) -> list[Ref] | None:
+    """A call of one of these operators, of drawn operands but the first, if that is given.
+
+    None where eager rejects it, or the operator takes no first operand of that kind.
+    """
+    name = s.random.choice(names)
+    choices = BY_OPERATOR[name]
+    floats = s.dtype if s.random.randint(0, 3) else None
+    if first is not None:
+        choices = [c for c in choices if _takes(c, s.values[first].dtype)]
+    if not choices:
+        return None
+    call = s.random.choice(choices)
+    made = [_operand(s, call, number, floats) for number in range(len(call.sample.operands))]
     if name in CHOSEN:
         made = list(_own_operands(s, call))
+    elif first is not None:
+        made[0] = first
     if any(x is None for x in made):
-        return
+        return None
     attributes = attributes_of(call.sample)
     if "input_dtype" in call.form.attrs:
         attributes["input_dtype"] = s.values[made[0]].dtype
     args, kwargs = bound(call.form, tuple(made), attributes)
-    s.step(call.form.target, *args, **kwargs)
+    return s.step(call.form.target, *args, **kwargs)
 
 
-def _operand(s: Sketch, call: Call, number: int) -> Any:
+def _takes(call: Call, dtype: torch.dtype) -> bool:
+    """Whether the first operand of the sample is a tensor of the dtype's category."""
+    first = next(iter(call.sample.operands), None)
+    return isinstance(first, tuple) and _category(_dtype(call, 0)) == _category(dtype)
+
+
+def _operand(s: Sketch, call: Call, number: int, floats: torch.dtype | None) -> Any:
+    """An operand as the sample has it; a floating-point one of the program's dtype, if given."""
     asked = call.sample.operands[number]
     if not isinstance(asked, tuple):
         return asked
-    name, shape = asked
-    dtype = torch_dtype(name.rstrip("+%"))
+    shape, dtype = asked[1], _dtype(call, number, floats)
     whole = not dtype.is_floating_point and dtype is not torch.bool
     if (whole and call.op.name in BY_INDEX) or (call.op.name, number) in SORTED:
         return _own_operands(s, call)[number]
@@ -225,6 +272,12 @@ def _operand(s: Sketch, call: Call, number: int) -> Any:
     if call.op.kind is not Kind.ELEMENTWISE or isinstance(call.op.body, Opaque):
         return s.fitted(_varied(s, call, shape), dtype)
     return _broadcast(s, dtype, shape)
+
+
+def _dtype(call: Call, number: int, floats: torch.dtype | None = None) -> torch.dtype:
+    dtype = torch_dtype(call.sample.operands[number][0].rstrip("+%"))
+    own = floats is None or not dtype.is_floating_point or dtype.itemsize == 1
+    return dtype if own else floats
 
 
 def _own_operands(s: Sketch, call: Call) -> tuple[Any, ...]:
@@ -239,23 +292,26 @@ def _own_operands(s: Sketch, call: Call) -> tuple[Any, ...]:
 def _varied(s: Sketch, call: Call, shape: Sequence[int]) -> tuple[int, ...]:
     """The shape with its extents replaced, where only one operand has a shape to keep to."""
     tensors = [x for x in call.sample.operands if isinstance(x, tuple)]
-    if len(tensors) > 1 or not s.draw(st.booleans()):
+    if len(tensors) > 1 or not s.coin():
         return tuple(shape)
-    return tuple(s.draw(st.sampled_from(SIZES)) for _ in shape)
+    return tuple(s.random.choice(SIZES) for _ in shape)
 
 
 def _broadcast(s: Sketch, dtype: torch.dtype, asked: Sequence[int]) -> Ref | None:
     """A value as it is, or a new leaf; eager says whether the operands fit each other."""
-    choice = s.draw(st.integers(0, 5))
+    choice = s.random.randint(0, 5)
     ref = s.any_value()
     if choice == 0:
         shape = tuple(s.values[ref].shape)
-        cut = s.draw(st.integers(0, len(shape)))
+        cut = s.random.randint(0, len(shape))
         return s.drawn_leaf(dtype, [1 if k == cut else n for k, n in enumerate(shape)])
-    x = s.values[ref]
-    if choice <= 3 and _category(x.dtype) == _category(dtype):
-        return ref
-    return s.converted(ref, dtype)
+    return _as_category(s, ref, dtype) if choice <= 3 else s.converted(ref, dtype)
+
+
+def _as_category(s: Sketch, ref: Ref, dtype: torch.dtype) -> Ref | None:
+    """The value as it is where it is of the dtype's category, else converted."""
+    same = _category(s.values[ref].dtype) == _category(dtype)
+    return ref if same else s.converted(ref, dtype)
 
 
 def _category(dtype: torch.dtype) -> int:
@@ -272,10 +328,10 @@ def view_call(s: Sketch) -> None:
     if not shape:
         s.step("aten.expand.default", ref, [3, 2])
         return
-    a, b = (s.draw(st.integers(0, len(shape) - 1)) for _ in range(2))
+    a, b = (s.random.randint(0, len(shape) - 1) for _ in range(2))
     n = shape[a]
-    start = s.draw(st.integers(0, max(n - 1, 0)))
-    end, step = s.draw(st.integers(start, n)), s.draw(st.integers(1, 3))
+    start = s.random.randint(0, max(n - 1, 0))
+    end, step = s.random.randint(start, n), s.random.randint(1, 3)
     choices: list[tuple[Any, ...]] = [
         ("aten.slice.Tensor", ref, a, start, end, step),
         ("aten.transpose.int", ref, a, b),
@@ -292,7 +348,7 @@ def view_call(s: Sketch) -> None:
         ("aten.diagonal.default", ref, step - 2, a, b),
         ("aten.clone.default", ref),
     ]
-    s.step(*s.draw(st.sampled_from(choices)))
+    s.step(*s.random.choice(choices))
 
 
 def cat_call(s: Sketch) -> None:
@@ -301,11 +357,11 @@ def cat_call(s: Sketch) -> None:
     x = s.values[ref]
     if not x.dim():
         return
-    axis = s.draw(st.integers(0, x.dim() - 1))
+    axis = s.random.randint(0, x.dim() - 1)
     fitting = [r for r, t in s.values.items() if t.dim() == x.dim()
                and all(k == axis or t.shape[k] == n for k, n in enumerate(x.shape))
                ]  # fmt: skip
-    others = [s.draw(st.sampled_from(fitting)) for _ in range(s.draw(st.integers(1, 2)))]
+    others = [s.random.choice(fitting) for _ in range(s.random.randint(1, 2))]
     s.step("aten.cat.default", [ref, *others], axis)
 
 
@@ -315,8 +371,8 @@ def update_call(s: Sketch) -> None:
     x = s.values[ref]
     if any(n > 1 and step == 0 for n, step in zip(x.shape, x.stride(), strict=True)):
         return
-    number = s.draw(st.sampled_from((2, -1, 0, 3)))
-    other = s.fitted(x.shape, x.dtype) if s.draw(st.booleans()) else None
+    number = s.random.choice((2, -1, 0, 3))
+    other = s.fitted(x.shape, x.dtype) if s.coin() else None
     if other is not None and _overlap(s.values[other], x):
         copied = s.step("aten.clone.default", other)
         other = copied[0] if copied else None
@@ -329,7 +385,7 @@ def update_call(s: Sketch) -> None:
     if other is not None:
         choices += [("aten.copy_.default", ref, other), ("aten.add_.Tensor", ref, other),
                     ("aten.mul_.Tensor", ref, other)]  # fmt: skip
-    s.step(*s.draw(st.sampled_from(choices)))
+    s.step(*s.random.choice(choices))
 
 
 def _overlap(a: Tensor, b: Tensor) -> bool:
@@ -351,19 +407,19 @@ def fold_call(s: Sketch) -> None:
     """A reduction, a scan or a softmax along drawn dimensions of any value."""
     ref = s.any_value()
     rank = s.values[ref].dim()
-    dims = [d for d in range(rank) if s.draw(st.booleans())]
-    keep = s.draw(st.booleans())
-    if s.draw(st.booleans()):
-        s.step(f"aten.{s.draw(st.sampled_from(FOLDS))}", ref, dims, keepdim=keep)
+    dims = [d for d in range(rank) if s.coin()]
+    keep = s.coin()
+    if s.coin():
+        s.step(f"aten.{s.random.choice(FOLDS)}", ref, dims, keepdim=keep)
         return
-    name = s.draw(st.sampled_from(ALONG))
+    name = s.random.choice(ALONG)
     last = {"_softmax.default": [False], "_log_softmax.default": [False]}.get(name, [])
     s.step(f"aten.{name}", ref, dims[0] if dims else max(rank - 1, 0), *last)
 
 
 def cast_call(s: Sketch) -> None:
     """A value in another dtype."""
-    s.converted(s.any_value(), s.draw(st.sampled_from(DTYPES)))
+    s.converted(s.any_value(), s.random.choice(DTYPES))
 
 
 def again_call(s: Sketch) -> None:
@@ -371,12 +427,12 @@ def again_call(s: Sketch) -> None:
     pure = [step for step in s.steps if not step.writes]
     if not pure:
         return
-    step = s.draw(st.sampled_from(pure))
+    step = s.random.choice(pure)
     words = [*step.args, *(v for _, v in step.kwargs)]
     places = [k for k, x in enumerate(words) if _other(x) is not None]
     if not places:
         return
-    place = s.draw(st.sampled_from(places))
+    place = s.random.choice(places)
     words[place] = _other(words[place])
     args, rest = words[: len(step.args)], words[len(step.args) :]
     s.step(step.target, *args, **dict(zip((k for k, _ in step.kwargs), rest, strict=True)))
@@ -394,26 +450,31 @@ def _other(x: Any) -> Any:
 
 
 SELDOM = (cat_call, update_call, cast_call, again_call)
-ACTIONS = (table_call,) * 6 + (view_call, fold_call) * 2 + SELDOM
+ACTIONS = (table_call,) * 5 + (chain_call,) * 4 + (view_call, fold_call) * 2 + SELDOM
 
 
-@st.composite
-def programs(draw: Draw, least: int = 6, most: int = 16) -> Program:
+def drawn_program(random: Random, least: int = 4, most: int = 10) -> Program:
     """A program of so many drawn actions; an action may add several steps, or none."""
-    s = Sketch(draw)
-    base = [draw(st.sampled_from(SIZES)) for _ in range(draw(st.integers(0, 3)))]
-    for _ in range(draw(st.integers(1, 3))):
-        keep = draw(st.integers(0, len(base)))
-        s.drawn_leaf(draw(st.sampled_from(DTYPES)), base[keep:] if keep < 2 else base)
-    for _ in range(draw(st.integers(least, most))):
-        draw(st.sampled_from(ACTIONS))(s)
+    s = Sketch(random, dtype=random.choice(FLOATS))
+    base = [random.choice(SIZES) for _ in range(random.randint(0, 3))]
+    for _ in range(random.randint(1, 3)):
+        keep = random.randint(0, len(base))
+        dtype = random.choice((s.dtype,) * len(DTYPES) + DTYPES)
+        s.drawn_leaf(dtype, base[keep:] if keep < 2 else base)
+    for _ in range(random.randint(least, most)):
+        random.choice(ACTIONS)(s)
     return Program(tuple(s.leaves.items()), tuple(s.steps), _results(s))
 
 
 def _results(s: Sketch) -> tuple[Ref, ...]:
-    """Every value that no step reads, and one that some do."""
-    read = {r for step in s.steps for r in tree_leaves((step.args, step.kwargs))
-            if isinstance(r, Ref)}  # fmt: skip
+    """Every value that no step reads, and one that some do.
+
+    In half of the programs also those that are not exact: what follows can be judged by them.
+    """
+    read = {r for step in s.steps for r in refs(step)}
     made = [r for r in s.values if r.name.startswith("s")]
     kept = [r for r in made if r not in read]
-    return tuple(kept + [r for r in made if r in read and s.draw(st.integers(0, 7)) == 0])
+    shown = s.coin()
+    inexact = {step.name for step in s.steps if not is_exact(step.target)} if shown else set()
+    return tuple(kept + [r for r in made if r in read
+                         and (r.name in inexact or s.random.randint(0, 7) == 0)])  # fmt: skip

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from onetrip.api import pipeline
 from onetrip.ops import element
 from onetrip.passes import canonicalize, collapse
+from onetrip.passes.relax import relax
 
 
 def _replaced(where: Any, name: str, made: Any) -> None:
@@ -39,6 +41,11 @@ def axes_merge_whatever_lies_between() -> None:
     _replaced(collapse, "_contiguous", blind)
 
 
+def roundings_are_lost() -> None:
+    """Intermediates of 16-bit operators stay in f32."""
+    _replaced(pipeline, "collapse", lambda nest: collapse.collapse(relax(nest)))
+
+
 def operands_are_not_converted() -> None:
     """An operand of another dtype is taken as it is."""
     _replaced(element, "to", lambda e, dtype: e)
@@ -47,5 +54,6 @@ def operands_are_not_converted() -> None:
 PLANTED: tuple[Callable[[], None], ...] = (
     nodes_merge_whatever_their_attributes,
     axes_merge_whatever_lies_between,
+    roundings_are_lost,
     operands_are_not_converted,
 )

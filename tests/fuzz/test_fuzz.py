@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing as mp
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from random import Random
 from statistics import median
 from typing import Any
 
 import driving
 import pytest
 import torch
-from drawing import programs
+from drawing import drawn_program
 from driving import TOGETHER, Failure, failures, smallest
-from hypothesis import HealthCheck, Phase, given, seed, settings
 from judging import Left, known, run, wrong
 from planted import PLANTED
 from programs import Leaf, Program, Ref, Step, tensors
@@ -32,16 +33,8 @@ SEED = int(os.environ.get("ONETRIP_FUZZ_SEED", "0"))
 
 def drawn(count: int, number: int) -> list[Program]:
     """So many programs, the same for the same number."""
-    found: list[Program] = []
-
-    @seed(number)
-    @settings(max_examples=count, database=None, deadline=None, phases=[Phase.generate],
-              suppress_health_check=list(HealthCheck))  # fmt: skip
-    @given(programs())
-    def draw(program: Program) -> None:
-        found.append(program)
-
-    draw()
+    random = Random(number)
+    found = (drawn_program(random) for _ in range(count))
     return [p for p in found if p.results]
 
 
@@ -179,6 +172,49 @@ def test_what_one_rounding_decides_is_nobodys_to_judge() -> None:
                 results=(Ref("s2"),))  # fmt: skip
     other = _with(run(p, tensors(p)), lambda t: t + 1)
     assert wrong(other, known(p)) == ""
+
+
+def test_a_rounding_lost_behind_an_inexact_call_is_seen_by_what_that_call_left() -> None:
+    """It brings the result nearer to float64, and so is right beside eager's own values."""
+    p = half_chain()
+    right = run(p, tensors(p))
+    exp = _with(right, lambda t: torch.nextafter(t, t + 1)).results[0]
+    rounded, kept = (exp + 0.3) * 0.7, ((exp.float() + 0.3) * 0.7).to(exp.dtype)
+    assert not torch.equal(rounded, kept)
+    assert wrong(replace(right, results=(exp, rounded)), known(p)) == ""
+    assert "other bits behind ['s0']" in wrong(replace(right, results=(exp, kept)), known(p))
+    unseen = replace(p, results=(Ref("s2"),))
+    assert wrong(replace(right, results=(kept,)), known(unseen)) == ""
+
+
+def test_what_is_written_over_says_nothing_of_what_was_read() -> None:
+    p = half_chain()
+    p = replace(p, steps=(*p.steps, Step("s3", "aten.zero_.default", (Ref("s0"),))))
+    found = known(p)
+    assert Ref("s0") not in found.free
+    assert not {"s0", "s1", "s2"} & found.behind
+
+
+def half_chain() -> Program:
+    """An exponential and a sum and a product of it, in 16 bits; the sum is not returned."""
+    steps = (
+        Step("s0", "aten.exp.default", (Ref("a0"),)),
+        Step("s1", "aten.add.Tensor", (Ref("s0"), 0.3)),
+        Step("s2", "aten.mul.Tensor", (Ref("s1"), 0.7)),
+    )
+    return Program((("a0", Leaf(torch.float16, (7, 5), seed=3)),), steps, (Ref("s0"), Ref("s2")))
+
+
+def test_nan_is_what_eagers_vector_loop_makes_of_it() -> None:
+    """Of the elements that are left over, its `hardswish_backward` passes the gradient on."""
+    data = (1.0, math.nan, 0.5)
+    x = Leaf(torch.float32, (3,), "dense", "given", 0, data)
+    p = program("aten.hardswish_backward.default", replace(x, data=(1.0, 1.0, 1.0)), x)
+    left = run(p, tensors(p))
+    lanes = _with(left, lambda t: torch.where(torch.tensor(data).isnan(), math.nan, t))
+    assert not lanes.results[0].isfinite().all()
+    assert wrong(lanes, known(p)) == ""
+    assert wrong(left, known(p)) == ""
 
 
 def test_leaves_are_the_same_each_time() -> None:
