@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -96,3 +96,26 @@ def test_a_looped_gradient_of_attention_keeps_nothing(monkeypatch: pytest.Monkey
     assert [g.dtype for g in found] == [torch.bfloat16] * 3
     for mine, theirs in zip(found, right, strict=True):
         torch.testing.assert_close(mine.double(), theirs, rtol=2**-8, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *DTYPES])
+@pytest.mark.parametrize("lengths", [(9, 0), (0, 9), (0, 0)])
+def test_attention_of_no_rows_and_to_no_rows(
+    lengths: tuple[int, int], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention_ops, "has_instructions", lambda dtype: False)
+    queries, keys = lengths
+
+    def step(run: Callable[..., Tensor]) -> list[Tensor]:
+        rows = (queries, keys, keys)
+        leaves = [torch.ones(2, 4, n, 20, dtype=dtype, requires_grad=True) for n in rows]
+        result = run(*leaves)
+        result.sum().backward()
+        return [result, *(t.grad for t in leaves if t.grad is not None)]
+
+    attention = functional.scaled_dot_product_attention
+    ours, eager = step(compiled(attention)), step(attention)
+    assert len(ours) == len(eager) == 4
+    for mine, theirs in zip(ours, eager, strict=True):
+        assert torch.equal(mine, theirs)
+        assert mine.stride() == theirs.stride()

@@ -58,11 +58,17 @@ def _result_strides(query: Tensor, value: Tensor, shape: Sequence[int]) -> tuple
 
 
 def _restrided(result: Tensor, strides: Sequence[int]) -> Tensor:
-    """``result`` with the given strides: itself where every axis longer than 1 has them."""
-    axes = zip(result.shape, result.stride(), strides, strict=True)
+    """``result`` with the given strides: itself where every axis longer than 1 has them.
+
+    Along an axis of stride 0 all elements are equal: gradients of attention to no keys are a zero
+    that the library spreads.
+    """
+    axes = list(zip(result.shape, result.stride(), strides, strict=True))
     if all(extent <= 1 or have == want for extent, have, want in axes):
         return result
-    return result.new_empty_strided(tuple(result.shape), tuple(strides)).copy_(result)
+    first = result[tuple(slice(1) if want == 0 else slice(None) for *_, want in axes)]
+    laid = first.new_empty_strided(tuple(first.shape), tuple(strides)).copy_(first)
+    return laid.expand(result.shape)
 
 
 # ---------------------------------------------------------------- forward

@@ -37,10 +37,14 @@ def result_order(
 
 
 def dense_strides(shape: Sequence[Any], order: Sequence[int]) -> tuple[Any, ...]:
-    """Strides in elements of a dense tensor stored with its axes in an order, outermost first."""
+    """Strides in elements of a dense tensor stored with its axes in an order, outermost first.
+
+    An axis of no elements counts as one of one, as torch has it.
+    """
     strides: dict[int, Any] = {}
     step: Any = 1
     for axis in reversed(order):
         strides[axis] = step
-        step = step * shape[axis]
+        extent = shape[axis]
+        step = step * (1 if isinstance(extent, int) and extent == 0 else extent)
     return tuple(strides[k] for k in range(len(shape)))
