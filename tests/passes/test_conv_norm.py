@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from onetrip.frontend import layout
 from onetrip.ir.graph import Graph
 from onetrip.passes.conv_norm import find
 
@@ -123,7 +124,10 @@ def test_a_norm_read_twice_is_stored_once() -> None:
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
-def test_sixteen_bits_on_a_gpu_lie_channels_last(channels_last: bool) -> None:
+def test_sixteen_bits_on_a_gpu_lie_channels_last(
+    channels_last: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layout, "_FASTER", {"cpu": frozenset()})  # images lie as they are given
     given = graph(ends(functional.relu), "cuda", dtype=torch.bfloat16, channels_last=channels_last)
     made, declined = found(find, given, "cuda")
     assert len(made) == channels_last and len(declined) == (not channels_last)
