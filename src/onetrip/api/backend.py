@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import fx
 
+from ..base.collector import collector_at_rest
 from ..base.errors import CacheError, OnetripError, ToolchainError, Unsupported, UsageError
 from ..base.options import Options, parse_options
 from ..frontend.capture import CapturedGraph, make_backend, on_reset, reset
@@ -92,7 +93,9 @@ def build_captured(captured: CapturedGraph, options: Options) -> Built:
     target = load(options.target) if options.target else target_at_hand(device)
     timer = WayTimer(device, target, options) if options.autotune else None
     way = device_for(device, target).begun(options)
-    return build(analyze(captured, target, options, timer), way, options)
+    with collector_at_rest():
+        analyzed = analyze(captured, target, options, timer)
+    return build(analyzed, way, options)
 
 
 def runner(built: Built) -> Callable[[list[Any]], list[Any]]:

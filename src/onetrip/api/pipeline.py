@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..base.collector import collector_at_rest
 from ..base.errors import Unsupported
 from ..base.options import Options
 from ..base.sym import Sym
@@ -88,7 +87,6 @@ class Built:
     run: Executable
 
 
-@collector_at_rest()
 def analyze(
     captured: CapturedGraph, target: Target, options: Options, timer: Timer | None = None
 ) -> Analyzed:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..base.collector import collector_at_rest
 from ..base.options import MODES, Options, parse_options
 from ..frontend.ahead import capture_graphs
 from ..frontend.direct import directly
@@ -102,7 +103,8 @@ def analyze_model(
         training=training,
         dynamic_shapes=dynamic,
     )
-    return tuple(analyze(g, target, options, timer) for g in graphs)
+    with collector_at_rest():
+        return tuple(analyze(g, target, options, timer) for g in graphs)
 
 
 def plan_of(
