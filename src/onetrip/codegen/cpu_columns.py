@@ -9,17 +9,17 @@ is stored on the way. The order of summation is the same. Must not know: parts, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 
 from ..base.sym import Dim, Var, add, ceildiv, mul
-from ..ir.expr import Const, Expr, Load, Local, Reduced, Scanned, walk
-from ..ir.kernel import Let, Loop, Mapping, Scratch, Stmt
+from ..ir.expr import Expr, Load, Reduced, Scanned, walk
+from ..ir.kernel import Loop, Mapping, Scratch, Stmt
 from ..ir.monoid import MONOIDS
 from ..ir.nest import Store
 from ..ir.types import TensorType
 from .cpp_index import MOST_LANES
-from .cpu_axes import array_calls, axes_in, count
+from .cpu_axes import array_calls, count
 from .cpu_space import Space
 from .cpu_stages import Level, Stage, cut_of, nested
 
@@ -130,7 +130,7 @@ class Columns:
         return self._over(*self._kept(rows, values))
 
     def _joined(self, rows: _Rows, inner: _Rows) -> Loop:
-        return self._over(*self._values_first(self._combined(rows, self._loads(inner))))
+        return self._over(*self.space.named(self._combined(rows, self._loads(inner)), self.lane))
 
     def _element(self, rows: _Rows) -> tuple[Stmt, ...]:
         """What one row brings to every column, and what is stored for its elements."""
@@ -138,7 +138,7 @@ class Columns:
             first = self.before()
             lifts = [tuple(map(self.space.stages.resolve, r.lift)) for r in self.stage]
             stores = [self.space.resolved(s) for s in self.stores]
-        body = self._values_first([*self._combined(rows, lifts), *stores])
+        body = self.space.named([*self._combined(rows, lifts), *stores], self.lane)
         return (self._over(*first, *body),)
 
     def _combined(self, rows: _Rows, values: Sequence[tuple[Expr, ...]]) -> list[Store]:
@@ -157,17 +157,3 @@ class Columns:
     def _kept(rows: _Rows, values: Sequence[tuple[Expr, ...]]) -> list[Store]:
         pairs = zip(chain(*rows.names), chain(*values), strict=True)
         return [Store(name, (rows.place,), value) for name, value in pairs]
-
-    def _values_first(self, stores: Sequence[Store]) -> tuple[Stmt, ...]:
-        """All values before any store: one may lie in the memory that another reads."""
-        lets: list[Stmt] = []
-        after: list[Stmt] = []
-        for s in stores:
-            if isinstance(s.value, Const):
-                after.append(s)
-                continue
-            name = self.space.stages.fresh("new")
-            over = (self.lane,) if self.lane in axes_in(s.value.free) else ()
-            lets.append(Let(name, s.value))
-            after.append(replace(s, value=Local(name, s.value.dtype, over)))
-        return (*lets, *after)

@@ -138,6 +138,10 @@ class Space:
         stores = [s for s in body if isinstance(s, Store)]
         if not any(isinstance(e, Load) for s in stores[1:] for e in walk((s.value,))):
             return body
+        return (*(s for s in body if not isinstance(s, Store)), *self.named(stores, lane))
+
+    def named(self, stores: Sequence[Store], lane: Var | None) -> tuple[Stmt, ...]:
+        """The values of all stores under names, then the stores; constants stand where they do."""
         lets: list[Stmt] = []
         after: list[Stmt] = []
         for s in stores:
@@ -148,7 +152,7 @@ class Space:
             lets.append(Let(name, s.value))
             over = tuple(v for v in (lane,) if v is not None and v in s.value.free)
             after.append(replace(s, value=Local(name, s.value.dtype, over)))
-        return (*(s for s in body if not isinstance(s, Store)), *lets, *after)
+        return (*lets, *after)
 
     def resolved(self, s: Store) -> Store:
         """The store with everything known put in its place; its axes are bound by then."""
