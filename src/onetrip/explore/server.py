@@ -6,6 +6,7 @@ and takes small bodies only. Planning runs in threads; Ctrl-C ends it at once. M
 
 from __future__ import annotations
 
+import gc
 import secrets
 import socket
 import threading
@@ -75,13 +76,16 @@ class Explorer:
 
     Attributes:
         ending: whether the server that shows it is about to end.
+        settle: called when plans were made, which stay in memory for good.
     """
 
     ending: Callable[[], bool] = staticmethod(lambda: False)
 
-    def __init__(self, workshop: Workshop, target: str) -> None:
+    def __init__(
+        self, workshop: Workshop, target: str, settle: Callable[[], None] = lambda: None
+    ) -> None:
         self.boards = Boards(workshop)
-        self.target = target
+        self.target, self.settle = target, settle
         self.pages: OrderedDict[str, Page] = OrderedDict()
         self._lock = threading.RLock()
 
@@ -110,11 +114,14 @@ class Explorer:
         search = action.preset if action.do == "preset" else "eager"
         if size in workshop.sizes and search in PRESETS:
             workshop.plan(size, target, search)
+        if action.do in ("preset", "go"):
+            self.settle()
 
     def best(self) -> dict[str, Any]:
         """The figures of Best where the pages began, with its bound."""
         workshop = self.boards.workshop
         t = workshop.plan(workshop.sizes[0], self.target, "best").document.totals
+        self.settle()
         gap = t.estimated_us / t.bound_us - 1 if t.bound_us else 0.0
         return {
             "kernels": t.kernels,
@@ -291,11 +298,14 @@ class Running:
         self.thread.join(10)
 
 
-def prepared(workshop: Workshop, target: str, port: int = 0) -> tuple[str, uvicorn.Server, Any]:
+def prepared(
+    workshop: Workshop, target: str, port: int = 0, settle: Callable[[], None] = lambda: None
+) -> tuple[str, uvicorn.Server, Any]:
     """The address of the page, a server that is not running yet, and its socket."""
-    explorer = Explorer(workshop, target)
+    explorer = Explorer(workshop, target, settle)
     explorer.page("first")  # plans Eager before anybody waits
     explorer.pages.clear()
+    settle()
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -320,8 +330,12 @@ def prepared(workshop: Workshop, target: str, port: int = 0) -> tuple[str, uvico
 
 
 def serve(workshop: Workshop, target: str, port: int, announce: Callable[[str], None]) -> None:
-    """Serves until Ctrl-C."""
-    url, server, sock = prepared(workshop, target, port)
+    """Serves until Ctrl-C.
+
+    The process is the page's alone, so that what plans leave in memory is frozen: a collection that
+    walks the millions of objects of a deep graph makes a toggle wait for a second.
+    """
+    url, server, sock = prepared(workshop, target, port, gc.freeze)
     announce(url)
     try:
         server.run(sockets=[sock])

@@ -27,11 +27,12 @@ MOST_OPS = 5
 
 @dataclass
 class Told:
-    """What a page was told: keys of groups by name, and states of edges."""
+    """What a page was told: names of groups by key, states of edges, and which the user cut."""
 
     board: int = 0
-    groups: dict[str, int] = field(default_factory=dict)
+    groups: dict[int, str] = field(default_factory=dict)
     edges: dict[int, tuple[str, str]] = field(default_factory=dict)
+    yours: set[int] = field(default_factory=set)
 
 
 # ------------------------------------------------------------------ what stands
@@ -104,21 +105,24 @@ def state(session: Session, told: Told) -> Json:
     """The state that is shown, without what the page knows already."""
     board, now = session.board, session.state
     if told.board != id(board):
-        told.board, told.groups, told.edges = id(board), {}, {}
+        told.board, told.groups, told.edges, told.yours = id(board), {}, {}, set()
         whole = True
     else:
         whole = False
-    parts = board.parts()
-    changed = {n: p for n, p in parts.items() if told.groups.get(n) != p.key}
-    gone = [n for n in told.groups if n not in parts]
+    parts = board.draft.pool.parts
+    changed = {key: parts[key] for key in sorted(parts.keys() - told.groups.keys())}
+    named = {key: name_of(p) for key, p in changed.items()}
+    gone = {told.groups.pop(key) for key in told.groups.keys() - parts.keys()}
+    told.groups |= named
     asked = board.edges_of(changed.values())
     asked += _between(board, told, changed.values(), {e.id for e in asked})
     statuses = {e.id: edge_state(session, e) for e in asked}
-    marked = {k for k in told.edges if (told.edges[k][0] == "yours") != (k in now.cuts)}
+    marked = told.yours ^ now.cuts
     statuses |= {k: edge_state(session, board.edges[k]) for k in marked - statuses.keys()}
     fresh = {k: s for k, s in statuses.items() if told.edges.get(k) != s}
-    told.groups = {n: p.key for n, p in parts.items()}
     told.edges |= fresh
+    told.yours -= fresh.keys()
+    told.yours |= {k for k, (state, _) in fresh.items() if state == "yours"}
     place = session.place
     return {
         "whole": whole,
@@ -131,7 +135,7 @@ def state(session: Session, told: Told) -> Json:
         "totals": totals(session),
         "eager": _totals_of(session.boards.planned(place, "eager").plan, None, board),
         "groups": [group(board, p) for p in changed.values()],
-        "gone": gone,
+        "gone": sorted(gone.difference(named.values())),
         "edges": {str(k): list(s) for k, s in fresh.items()},
         "history": [s.label for s in place.done],
         "undone": [s.label for s in reversed(place.undone)],

@@ -11,8 +11,8 @@ Must not know where buffers lie.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
 from ..base.sym import Dim
 from ..ir.graph import Value
@@ -22,21 +22,18 @@ from .lifetime import reads_of, takes_over
 from .plan import Group
 
 
-@dataclass(frozen=True)
-class Alive:
+class Alive(NamedTuple):
     """What of a group matters to memory.
 
     Attributes:
-        stored: base values that it writes.
-        sizes: their bytes.
-        reads: base values that it reads.
+        stored: base values that it writes, with their bytes.
+        reads: base values of the graph that it reads; inputs and parameters take no memory here.
         planned: whether what it stores lies in the arena or an output, not with the library.
         aliases: whether its results may be views of its operands.
         may_reuse: values whose memory its one result may take over, if they die here.
     """
 
-    stored: tuple[str, ...]
-    sizes: tuple[int, ...]
+    stored: dict[str, int]
     reads: tuple[str, ...]
     planned: bool
     aliases: bool
@@ -45,11 +42,10 @@ class Alive:
 
 def facts_of(index: Index, group: Group, size: Callable[[Dim], int]) -> Alive:
     """The facts of a group."""
-    types = (index.values[name].type for name in group.stored)
+    types = {name: index.values[name].type for name in group.stored}
     return Alive(
-        group.stored,
-        tuple(size(t.storage_elements * t.dtype.itemsize) for t in types),
-        reads_of(index, group),
+        {n: size(t.storage_elements * t.dtype.itemsize) for n, t in types.items()},
+        tuple(name for name in reads_of(index, group) if name in index.maker),
         group.call is None or out_variant(group.call) is not None,
         group.call is not None and may_alias(group.call),
         takes_over(index, group),
@@ -63,29 +59,21 @@ def peak_of(index: Index, groups: Sequence[Alive]) -> int:
     block: dict[str, str] = {}
     end: dict[str, int] = {}
     size: dict[str, int] = {}
-    for step, group in enumerate(groups):
-        for name, count in zip(group.stored, group.sizes, strict=True):
+    for step, (stored, _, planned, _, may_reuse) in enumerate(groups):
+        for name, count in stored.items():
             until = last.get(name, step)
-            arena = group.planned and name not in outputs
-            source = _dying(group, block, last, step) if arena else None
-            if source is not None:
-                block[name] = root = block[source]
-                end[root] = max(end[root], until)
-                continue
-            if arena:
-                block[name] = name
+            if planned and name not in outputs:
+                dying = (n for n in may_reuse if last.get(n) == step and n in block)
+                source = next(dying, None) if may_reuse else None
+                block[name] = root = name if source is None else block[source]
+                if source is not None:
+                    end[root] = max(end[root], until)
+                    continue
             change[step] += count
             end[name], size[name] = until, count
     for name, step in end.items():
         change[step + 1] -= size[name]
     return max(accumulate(change), default=0)
-
-
-def _dying(group: Alive, block: dict[str, str], last: dict[str, int], step: int) -> str | None:
-    for name in group.may_reuse:
-        if last.get(name) == step and name in block:
-            return name
-    return None
 
 
 def _last(index: Index, groups: Sequence[Alive]) -> dict[str, int]:

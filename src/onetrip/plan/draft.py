@@ -12,7 +12,8 @@ Must not know how a draft is shown.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from ..cost.sizes import number
 from ..ir.graph import Graph
@@ -34,8 +35,7 @@ from .share import OWN_DRAW
 Pair = tuple[int, int]
 
 
-@dataclass(frozen=True)
-class Sums:
+class Sums(NamedTuple):
     """Figures of a draft, as of a plan.
 
     Attributes:
@@ -238,16 +238,14 @@ class Draft:
     def sums(self) -> Sums:
         """The figures of all groups together."""
         standing = self._stand()
-        parts = [figures for figures, _ in standing]
+        if not standing:
+            return Sums(0, 0, 0, 0.0, 0, 0, 0)
+        figures, alive = zip(*standing, strict=True)
+        kernels, traffic, _, us, registers, spill, spilled = zip(*figures, strict=True)
         return Sums(
-            sum(f.kernels for f in parts),
-            sum(f.traffic_bytes for f in parts),
-            peak_of(self.index, [alive for _, alive in standing]),
-            sum(f.estimated_us for f in parts),
-            max((f.registers for f in parts), default=0),
-            max((f.spill_bytes for f in parts), default=0),
-            sum(f.spilled_bytes for f in parts),
-        )
+            sum(kernels), sum(traffic), peak_of(self.index, alive),
+            sum(us), max(registers), max(spill), sum(spilled),
+        )  # fmt: skip
 
     def peak(self) -> int:
         """Most bytes of intermediates and outputs alive at once, reuse in place included."""
@@ -255,16 +253,14 @@ class Draft:
 
     def _stand(self) -> list[tuple[Sums, Alive]]:
         """Each group's own figures and what it keeps alive, in order."""
-        for key in self.pool.touched:
-            self._standing.pop(key, None)
+        known, order = self._standing, self.order()
+        for key in self.pool.touched | (known.keys() - self.pool.parts.keys()):
+            known.pop(key, None)
         self.pool.touched.clear()
-        found = []
-        for part in self.order():
-            known = self._standing.get(part.key)
-            if known is None:
-                known = self._standing[part.key] = self._figures_of(part), self._alive_of(part)
-            found.append(known)
-        return found
+        for key in self.pool.parts.keys() - known.keys():
+            part = self.pool.parts[key]
+            known[key] = self._figures_of(part), self._alive_of(part)
+        return [known[part.key] for part in order]
 
     def _figures_of(self, part: Part) -> Sums:
         """The figures of one group, whose peak is not asked for."""

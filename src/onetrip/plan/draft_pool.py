@@ -54,9 +54,12 @@ class DraftPool(Pool):
     def ordered(self) -> list[Part]:
         """The groups as `assemble.execution_order` has them; fewer than there are in a circle."""
         if self._order is None:
-            sources = {key: self._waits(part) for key, part in self.parts.items()}
+            for key in self._sources.keys() - self.parts.keys():
+                del self._sources[key]
+            for key in self.parts.keys() - self._sources.keys():
+                self._waits(self.parts[key])
             places = {key: part.atoms for key, part in self.parts.items()}
-            self._order = [self.parts[key] for key in near_graph_order(places, sources)]
+            self._order = [self.parts[key] for key in near_graph_order(places, self._sources)]
             self._place = {p.key: k for k, p in enumerate(self._order)}
         return self._order
 

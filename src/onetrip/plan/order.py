@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -18,13 +19,13 @@ def near_graph_order(
 
     Returns: fewer than there are where some wait for each other in a circle.
     """
-    followers: dict[int, list[int]] = {}
+    followers: defaultdict[int, list[int]] = defaultdict(list)
     waiting: dict[int, int] = {}
     ready: list[tuple[Any, int]] = []
     for key, above in sources.items():
         waiting[key] = len(above)
         for source in above:
-            followers.setdefault(source, []).append(key)
+            followers[source].append(key)
         if not above:
             ready.append((places[key], key))
     heapq.heapify(ready)
