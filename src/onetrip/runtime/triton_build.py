@@ -23,6 +23,7 @@ import triton.language as tl
 from ..base.errors import ToolchainError
 from ..base.sym import Dim, Size, Sym, evaluate
 from .cache import Cache, content_key
+from .triton_interpreted import whole_blocks
 
 INDEX_LIMIT = (1 << 31) - (1 << 20)
 ALIGNED = 16
@@ -235,7 +236,8 @@ class TritonLaunch:
             return
         if self._interpreted:
             constants = constants_of(self.module, aligned=False, wide=False)
-            self._function[(at.programs,)](*buffers, *sizes, **constants)
+            with whole_blocks():
+                self._function[(at.programs,)](*buffers, *sizes, **constants)
             return
         import torch
 
