@@ -605,6 +605,24 @@ def test_copies_of_arguments_have_their_layout() -> None:
     agrees(copies, (given[0] * 2, *given[1:]))
 
 
+def test_windows_that_overlap_are_copied_with_what_they_share() -> None:
+    """No element of theirs has a place of its own that could be written."""
+    whole = torch.randn(40)
+    windows = {
+        "rows that share": whole.as_strided((5, 4), (2, 1), 3),
+        "backwards": whole.as_strided((4, 5), (1, 2), 3),
+        "and are repeated": whole.as_strided((2, 5, 4), (0, 3, 1), 1),
+        "across": whole.as_strided((3, 3, 2), (4, 3, 1)),
+    }
+    for name, t in windows.items():
+        fixed = Fixed([t], [0], ())
+        (kept,) = fixed.tensors
+        fixed.load([t])
+        assert kept.stride() == t.stride(), name
+        assert torch.equal(kept, t), name
+        assert kept.data_ptr() != t.data_ptr(), name
+
+
 def test_an_error_names_the_step_that_raised_it() -> None:
     text = "def run(f):\n    t0 = c0(c2(f, ))\n    c1(f)"
 

@@ -28,11 +28,13 @@ from .annotations import take_annotations
 from .devices import bring_numbers, main_device
 from .direct import mark_whole
 from .foreach import split_foreach
+from .given_views import take_views, with_views
 from .layout import lay_out_channels_last
 from .masks import simplify_masks
 from .overlap import check_overlap, with_overlap_check
 from .rewrite import rewrite_dynamo_graph
 from .seeded import seed_random_calls
+from .storage import addresses_written
 from .whole import kept_whole
 
 Role = Literal["inference", "forward", "backward"]
@@ -105,7 +107,10 @@ class _Compilation:
 
     def compiler(self, role: Role) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Any]:
         def compile_one(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
-            return _boxed(self.compile_graph(self.captured(role, module, inputs)))
+            views = take_views(module)
+            given = [*inputs, *(view.of(inputs) for view in views)]
+            run = _boxed(self.compile_graph(self.captured(role, module, given)))
+            return with_views(run, views) if views else run
 
         return compile_one
 
@@ -215,7 +220,7 @@ def make_backend(compile_graph: CompileGraph) -> Callable[..., Any]:
         if not written:
             return compiled
         original = torch._dynamo.disable(module.forward)
-        if check_overlap(example_inputs, written):
+        if addresses_written(module.graph, written) or check_overlap(example_inputs, written):
             return original
         return torch._dynamo.disable(with_overlap_check(compiled, original, written))
 

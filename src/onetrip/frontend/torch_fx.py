@@ -224,8 +224,8 @@ class _Importer:
         try:
             op, form = _entry(target)
             _check_devices(node, self._device)
-            if node.target in READS:
-                check_owned(node, arguments)
+            if node.target in READS | WRITES:
+                check_owned(node, arguments, self._owners)
             assert isinstance(node.target, torch._ops.OpOverload)
             operands, attrs = _fit(form, node.target, known)
             _check_count(operands)

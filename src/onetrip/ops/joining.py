@@ -17,11 +17,11 @@ from ..ir.expr import Apply, Expr, Load, Position, both, cast, compare
 from ..ir.graph import Node
 from ..ir.types import TensorType
 from . import arith as m
-from .movement import load, slice_of
+from .movement import as_strided_shape, load, slice_of
 from .rows import form, sample
 from .rules import check_compiled, normal_dim, promoted, same_dim
 from .schema import Attrs, Kind, Movement, Op
-from .shapes import Shape, wrap
+from .shapes import Shape, reshape_index, wrap
 
 Rows = tuple[TensorType, ...]
 
@@ -153,6 +153,46 @@ def _select_scatter_read(out: Shape, node: Node) -> Expr:
     return _put(node, out, guard, (*out[:k], *out[k + 1 :]))
 
 
+def _digits(at: Attrs) -> list[tuple[int, int, int]]:
+    """(stride, size, dimension) of a strided view from the widest stride to the least, where no two
+    of its elements share a place: each stride is beyond what the narrower ones reach."""
+    numbers = (*at["size"], *at["stride"], at.get("storage_offset") or 0)
+    if not all(isinstance(n, int) for n in numbers):
+        raise Unsupported("a scatter by strides that are symbolic")
+    pairs = enumerate(zip(at["stride"], at["size"], strict=True))
+    found = sorted(((s, n, k) for k, (s, n) in pairs if n != 1), reverse=True)
+    reach = 0
+    for stride, size, _ in reversed(found):
+        if stride <= reach:
+            raise Unsupported("a scatter by strides whose elements overlap")
+        reach += (size - 1) * stride
+    return found
+
+
+def _strided_scatter_type(operands: tuple[Any, ...], at: Attrs) -> Rows:
+    x = operands[0]
+    as_strided_shape(x, at)
+    _digits(at)
+    return _scatter_type(operands, at)
+
+
+def _strided_scatter_read(out: Shape, node: Node) -> Expr:
+    """The place of an element, less the offset, in digits of the strides; nothing may be left."""
+    x, at = node.values[0].type, node.attr
+    if 0 in at["size"]:
+        return load(node, 0, out)
+    offset: int = at.get("storage_offset") or 0
+    rest = add(reshape_index(out, (x.numel,), x.shape)[0], -offset)
+    guard = compare("ge", Position(rest), m.place(0)) if offset else None
+    index: list[Dim] = [0] * len(at["size"])
+    for stride, size, k in _digits(at):
+        index[k], rest = rest // stride, rest % stride
+        guard = both(guard, compare("lt", Position(index[k]), m.place(size)))
+    if rest != 0:
+        guard = both(guard, compare("eq", Position(rest), m.place(0)))
+    return _put(node, out, guard, index)
+
+
 def _put(node: Node, out: Shape, guard: Expr | None, index: Sequence[Dim]) -> Expr:
     """Operand 1 where the guard holds, else operand 0."""
     source = cast(guarded(load(node, 1, index), guard), node.output.type.dtype)
@@ -191,6 +231,14 @@ def _np_select_scatter(x: Any, source: Any, at: Attrs) -> Any:
     return out
 
 
+def _np_strided_scatter(x: Any, source: Any, at: Attrs) -> Any:
+    out = np.array(x).reshape(-1)
+    steps = [s * out.itemsize for s in at["stride"]]
+    start = at.get("storage_offset") or 0
+    np.lib.stride_tricks.as_strided(out[start:], at["size"], steps)[...] = source
+    return out.reshape(x.shape)
+
+
 X = ("f32", (2, 3, 4))
 OPS: tuple[Op, ...] = (
     Op("cat", Kind.MOVEMENT, (form("cat.default", ("tensors",), ("dim",)),), _cat_type,
@@ -217,4 +265,12 @@ OPS: tuple[Op, ...] = (
        (form("select_scatter.default", ("self", "src"), ("dim", "index")),),
        _scatter_type, Movement(_select_scatter_read), _np_select_scatter,
        (sample(X, ("f32", (2, 4)), dim=1, index=1), sample(X, ("f32", (2, 3)), dim=2, index=-1))),
+    Op("as_strided_scatter", Kind.MOVEMENT,
+       (form("as_strided_scatter.default", ("self", "src"),
+             ("size", "stride", "storage_offset")),),
+       _strided_scatter_type, Movement(_strided_scatter_read), _np_strided_scatter,
+       (sample(("f32", (24,)), ("f32", (2, 3)), size=(2, 3), stride=(1, 4), storage_offset=5),
+        sample(X, ("f32", (3, 2)), size=(3, 2), stride=(7, 2), storage_offset=0),
+        sample(X, ("f32", (1, 2)), size=(1, 2), stride=(1, 3), storage_offset=20),
+        sample(X, X, size=(2, 3, 4), stride=(12, 4, 1)))),
 )  # fmt: skip

@@ -306,7 +306,8 @@ def _diagonal_view(x: TensorType, y: TensorType, at: Attrs) -> Strided:
     return (*rest, add(x.strides[a], x.strides[b])), offset
 
 
-def _as_strided_shape(x: TensorType, at: Attrs) -> Shape:
+def as_strided_shape(x: TensorType, at: Attrs) -> Shape:
+    """The sizes; Unsupported where an element may lie outside of the operand."""
     size, stride, offset = tuple(at["size"]), tuple(at["stride"]), at.get("storage_offset") or 0
     numbers = (*size, *stride, offset, x.numel)
     if not all(isinstance(d, int) for d in numbers) or not x.is_contiguous:
@@ -444,7 +445,7 @@ OPS: tuple[Op, ...] = (
         _same_shape, _identity, _identity_view, lambda x, at: x, (sample(X),)),
     row("as_strided", (form("as_strided.default", ("self",),
                             ("size", "stride", "storage_offset")),),
-        _as_strided_shape, _as_strided, _as_strided_view, _np_as_strided,
+        as_strided_shape, _as_strided, _as_strided_view, _np_as_strided,
         (sample(("f32", (4, 6)), size=(3, 4), stride=(6, 1), storage_offset=2),
          sample(("f32", (4, 6)), size=(3, 3), stride=(2, 3)))),
 )  # fmt: skip

@@ -75,6 +75,7 @@ class Fixed:
         self, arguments: Sequence[Any], copied: Collection[int], written: Collection[int]
     ) -> None:
         self.tensors = list(arguments)
+        self._once = {k: _whole if _overlaps(arguments[k]) else _elements for k in copied}
         groups: dict[torch.dtype, list[int]] = {}
         for k in sorted(copied):
             self.tensors[k] = _room_for(arguments[k])
@@ -84,12 +85,12 @@ class Fixed:
         self._stores = [(group, self._places(group)) for group in back if group]
 
     def _places(self, positions: Sequence[int]) -> list[Tensor]:
-        return [_elements(self.tensors[k]) for k in positions]
+        return [self._once[k](self.tensors[k]) for k in positions]
 
     def load(self, arguments: Sequence[Any]) -> None:
         """Copies what a call gives."""
         for positions, places in self._loads:
-            torch._foreach_copy_(places, [_elements(arguments[k]) for k in positions])
+            torch._foreach_copy_(places, [self._once[k](arguments[k]) for k in positions])
 
     def store(self, arguments: Sequence[Any]) -> None:
         """Copies what was written to where the call has it."""
@@ -108,8 +109,26 @@ def _elements(t: Tensor) -> Tensor:
     return t[tuple(slice(0, 1) if step == 0 else slice(None) for step in t.stride())]
 
 
+def _overlaps(t: Tensor) -> bool:
+    """Whether elements may share places otherwise than by strides of 0, as those of windows do."""
+    reach = 0
+    for step, size in sorted((s, n) for s, n in zip(t.stride(), t.shape, strict=True) if s):
+        if size > 1 and step <= reach:
+            return t.numel() > 0
+        reach += (size - 1) * step
+    return False
+
+
+def _whole(t: Tensor) -> Tensor:
+    """All that lies between the first element and the last."""
+    reach = sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
+    return t.as_strided((reach + 1,), (1,))
+
+
 def _room_for(t: Tensor) -> Tensor:
     """Memory for a tensor, laid out as `t` is but for gaps."""
+    if _overlaps(t):
+        return torch.empty_like(_whole(t)).as_strided(t.shape, t.stride())
     return torch.empty_like(_elements(t)).expand(t.shape)
 
 
