@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import onetrip
 from onetrip.api import backend, honour
-from onetrip.base.errors import OnetripError, UsageError
+from onetrip.base.errors import CaptureError, OnetripError, UsageError
 from onetrip.frontend.capture import CapturedGraph, make_backend
 from onetrip.plan.choose import Problem, plan_problem
 from onetrip.plan.plan import GraphPlan
@@ -321,3 +321,27 @@ def test_the_collector_rests_while_a_graph_is_planned(monkeypatch: pytest.Monkey
     monkeypatch.setattr(honour, "plan_problem", watched)
     onetrip.plan(Chain(), torch.zeros(4, 32))
     assert rests == [True] and gc.isenabled()
+
+
+def test_a_tensor_that_is_no_argument_and_lies_elsewhere_is_named() -> None:
+    with pytest.raises(CaptureError, match="two devices") as error:
+        onetrip.plan(_reads_a_global, torch.randn(4, 8), target="h200")
+    assert "target='cpu'" in str(error.value)
+
+
+def test_a_target_of_another_kind_of_device_gives_way_to_the_one_at_hand() -> None:
+    fast = torch.compile(_chain, backend="onetrip", options={"target": "h200"})
+    x = torch.randn(64)
+    with pytest.warns(RuntimeWarning, match="computes on cpu, and target h200 has figures for"):
+        assert torch.equal(fast(x), _chain(x))
+
+
+ELSEWHERE = torch.ones(8)
+
+
+def _reads_a_global(x: torch.Tensor) -> torch.Tensor:
+    return (x + ELSEWHERE).relu()
+
+
+def _chain(x: torch.Tensor) -> torch.Tensor:
+    return torch.relu(x) * 2 + 1

@@ -15,7 +15,7 @@ from ..base.errors import CacheError, OnetripError, ToolchainError, Unsupported,
 from ..base.options import Options, parse_options
 from ..frontend.capture import CapturedGraph, make_backend, on_reset, reset
 from ..runtime.pool import outputs
-from ..target import load
+from ..target import Target, load, told
 from .devices import device_for, target_at_hand
 from .honour import with_plan
 from .measure import WayTimer
@@ -90,12 +90,27 @@ def build_captured(captured: CapturedGraph, options: Options) -> Built:
             expected="cpu or cuda",
             found=str(device),
         )
-    target = load(options.target) if options.target else target_at_hand(device)
+    target = _target(captured, options)
     timer = WayTimer(device, target, options) if options.autotune else None
     way = device_for(device, target).begun(options)
     with collector_at_rest():
         analyzed = analyze(captured, target, options, timer)
     return build(analyzed, way, options)
+
+
+def _target(captured: CapturedGraph, options: Options) -> Target:
+    """The target that is asked for, or the device at hand where that is of another kind."""
+    here = target_at_hand(captured.device)
+    asked = load(options.target) if options.target else here
+    if asked.device == here.device:
+        return asked
+    warnings.warn(
+        f"onetrip plans a graph for {told(here.name)}: it computes on {captured.device}, and "
+        f"target {asked.name} has figures for {asked.device} only",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+    return here
 
 
 def runner(built: Built) -> Callable[[list[Any]], list[Any]]:

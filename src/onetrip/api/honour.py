@@ -23,7 +23,7 @@ from ..report.lines import asked_lines, constraints_of, line_text
 from ..report.record import calls_behind
 from ..report.schema import Line
 from ..report.view import Plan, check_lines
-from ..target import Target
+from ..target import Target, told
 
 INHERITED = ("search", "numerics")
 """Options that a plan sets unless they are given as well."""
@@ -200,7 +200,10 @@ def differences(plan: Plan, role: str, keys: Keys, target: Target) -> tuple[str,
             f"{known} of the plan's {counted(len(planned), 'call')} are in this graph of "
             f"{counted(len(keys.calls), 'call')}",
         ),
-        (plan.target != target.name, f"the plan is for {plan.target}, this is {target.name}"),
+        (
+            plan.target != target.name,
+            f"the plan is for {told(plan.target)}, this is {told(target.name)}",
+        ),
         (
             made_with not in ("", torch.__version__),
             f"it was made with torch {made_with}, this is {torch.__version__}",

@@ -26,6 +26,7 @@ from torch._functorch import config as functorch_config
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
+    FakeTensorDeviceMismatchError,
     FakeTensorMode,
 )
 
@@ -136,6 +137,15 @@ def _capture_error(error: Exception) -> OnetripError:
             found=str(inner),
             where=_user_line(error),
             next_step="keep the value in a tensor (torch.where), or compile and run the model",
+        )
+    if isinstance(inner, FakeTensorDeviceMismatchError):
+        return CaptureError(
+            "the model computes on two devices at once: its arguments and parameters were put on "
+            "the target's, and it reads another tensor that stayed where it is",
+            expected="tensors that are arguments, parameters or buffers, or made on their device",
+            found=str(inner),
+            where=_user_line(error),
+            next_step="pass that tensor as an argument, or plan for its device (target='cpu')",
         )
     return CaptureError(
         "the model raised while it was traced",

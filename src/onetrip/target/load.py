@@ -84,6 +84,15 @@ def load(name: str) -> Target:
     return _read_file(Path(name)) if _is_toml(name) else _listed(name)
 
 
+def told(name: str) -> str:
+    """A target's name, with what its parts say where it has parts: `cpu:2-bf16 (2 cores, ...)`."""
+    chip, *looped = ("" if _is_toml(name) else name).split("-")
+    _, _, count = chip.partition(":")
+    parts = [f"{count} cores"] if count else []
+    parts += [f"without instructions for products of {' and '.join(looped)}"] if looped else []
+    return f"{name} ({', '.join(parts)})" if parts else name
+
+
 def _read_file(path: Path) -> Target:
     """Read at each call: a profile may be measured again."""
     target = parse(FILE.read(path), str(path))
