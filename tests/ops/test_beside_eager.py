@@ -42,6 +42,19 @@ def test_of_two_zeros_fmax_and_fmin_choose_as_eager(
     assert torch.equal(compiled(fn)(a, b).signbit(), fn(a, b).signbit())
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64])
+def test_divisors_and_multiples_that_leave_the_range(dtype: torch.dtype) -> None:
+    """Narrow integers are multiplied in 32 bits, and their sign is lost before the rest is."""
+    limits = torch.iinfo(dtype)
+    edges = [0, 1, 2, 3, 12, 96, 100, limits.max, limits.max - 1, limits.max // 2]
+    signs = edges + [-x for x in edges if limits.min < 0]
+    a, b = (
+        t.flatten() for t in torch.meshgrid([torch.tensor(signs, dtype=dtype)] * 2, indexing="ij")
+    )
+    for fn in (torch.gcd, torch.lcm):
+        assert torch.equal(compiled(fn)(a, b), fn(a, b))
+
+
 def powers(dtype: torch.dtype) -> Tensor:
     """Every power of two of a dtype and its neighbours, both signs, and what has no exponent."""
     limits = torch.finfo(dtype)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..base.dtype import bool_, f32, f64, i32
 from ..base.errors import Unsupported
-from ..ir.expr import Expr, apply
+from ..ir.expr import Expr, apply, cast
 from ..ir.graph import Node
 from ..ir.types import TensorType
 from . import arith as m
@@ -63,11 +63,13 @@ def _whole_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
 
 
 def _lcm(a: Expr, b: Expr) -> Expr:
-    """|a / gcd b|; 0 with 0."""
-    divisor = apply("gcd", a, b)
+    """|a / gcd b|; 0 with 0. As C++ has it, what is narrower than 32 bits is multiplied there."""
+    own = a.dtype
+    range_ = i32 if own.bits < i32.bits else own
+    divisor = cast(apply("gcd", a, b), range_)
     none = m.eq(divisor, 0)
-    share = apply("truncdiv", a, m.where(none, m.const(1, a.dtype), divisor))
-    return m.where(none, 0, m.absolute(m.mul(share, b)))
+    share = apply("truncdiv", cast(a, range_), m.where(none, m.const(1, range_), divisor))
+    return cast(m.where(none, 0, m.absolute(m.mul(share, cast(b, range_)))), own)
 
 
 def _single_type(operands: tuple[Arg, ...], at: Attrs) -> Types:
