@@ -87,10 +87,12 @@ def operators() -> dict[str, Any]:
 
 
 INEXACT = frozenset(
-    (f"special.bessel_{name}", "float64") for name in ("j0", "j1", "y0", "y1")
-)  # fmt: skip
+    (f"special.{name}", "float64")
+    for name in ("bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "airy_ai")
+)
 """Entries that nothing here can judge: in float64 eager is the reference, and these of its
-functions have eight digits. `tests/ops/test_series.py` holds them to quadrature."""
+functions have eight digits, or five near -2.2. `tests/ops/test_series.py` holds them to
+quadrature."""
 
 
 def entries(dtypes: Sequence[str] = DTYPES, modes: Sequence[str] = MODES) -> Iterator[Entry]:
