@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from onetrip.base.dtype import bf16, f32
 from onetrip.base.sym import Size
-from onetrip.cost.mixed import HELD_ROW
+from onetrip.cost.mixed import HELD_ROW, most_held
 from onetrip.cost.occupancy import Assembled, Resources
 from onetrip.ir.graph import Graph, Value
 from onetrip.ir.nest import Nest
@@ -159,11 +159,17 @@ def test_rows_and_columns_of_rows_too_long_to_be_held_say_how_long_they_are() ->
     assert (evidence.value, evidence.bound, evidence.unit) == (32768, HELD_ROW, "elements")
 
 
-def test_a_cpu_reduces_rows_and_columns_apart() -> None:
-    primitive, nests = lowered(column_of_centered_rows(256))
-    plan = plan_graph(primitive, nests, CPU)
+def test_a_cpu_too_reads_once_as_far_as_its_cache_holds_a_row() -> None:
+    def on_cpu(width: int) -> GraphPlan:
+        return plan_graph(*lowered(column_of_centered_rows(width)), CPU)
+
+    plan = on_cpu(256)
+    assert plan.kernels == 1
+    assert plan.groups[0].cost.reads == (("x", 512 * 256 * 4),)
+    plan = on_cpu(most_held(CPU) + 1)
     assert plan.kernels == 2
-    assert codes(plan) == {"iteration-space"}
+    (evidence,) = plan.boundaries[0].evidence
+    assert (evidence.value, evidence.bound) == (most_held(CPU) + 1, most_held(CPU))
 
 
 def test_the_reasons_of_equal_regions_name_their_own_nodes() -> None:
@@ -171,7 +177,7 @@ def test_the_reasons_of_equal_regions_name_their_own_nodes() -> None:
     for k in range(2):
         x = d.input(f"x{k}", 512, 256)
         d(f"row{k}", "sum", x, dim=(1,), keepdim=False)
-        d(f"col{k}", "sum", x, dim=(0,), keepdim=False)
+        d(f"col{k}", "cumsum", x, dim=0)
     primitive, nests = lowered(d.graph(*(n.output for n in d.nodes)))
     evaluator = Evaluator(index_graph(primitive, nests), CPU, {})
     pairs = [(f"row{k}", f"col{k}") for k in range(2)]

@@ -5,6 +5,7 @@
     row         a thread takes a row through all its stages while it is in cache
     column      lanes own columns, the reduced axes run inside
     split       few long rows, or few columns: fixed parts, partial results, then their join
+    mixed       reductions over rows and over columns: one walk, see `cpu_mixed`
 
 The split never depends on the number of threads, so results do not either.
 Must not know: C++.
@@ -17,6 +18,7 @@ from dataclasses import replace
 
 from ..base.affine import coefficient
 from ..base.sym import Dim, Size, Var, add, atoms, ceildiv, mul
+from ..cost.mixed import mixed_of
 from ..ir.expr import Expr, Load, Rewriter, Scanned, walk
 from ..ir.kernel import Facts, Kernel, Loop, Mapping, Scratch, Stmt, statements
 from ..ir.monoid import MONOIDS
@@ -38,6 +40,7 @@ from .cpu_axes import (
 from .cpu_columns import suits
 from .cpu_intervals import in_pieces
 from .cpu_means import in_two_passes
+from .cpu_mixed import OneWalk
 from .cpu_rows import in_outputs
 from .cpu_space import BLOCK, PIECES, Space
 from .cpu_split import split
@@ -70,7 +73,11 @@ def schedule(nest: Nest, target: Target, *, name: str, facts: Facts) -> Schedule
     body: list[Stmt] = []
     families: list[str] = []
     writer = Stages(accesses(nest))
-    for part in _with_rows(_independent(nest), nest):
+    tiled = None if in_order(nest.stores) else mixed_of(nest, target)
+    if tiled is not None:
+        body += OneWalk(Space(nest, writer, _threads(nest)), tiled).statements()
+        families.append("mixed")
+    for part in _with_rows(_independent(nest), nest) if tiled is None else ():
         family, made = _build(Space(part, writer, _threads(nest)))
         body += made
         families.append(family)

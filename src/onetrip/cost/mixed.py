@@ -9,6 +9,7 @@ Schedules and prices read the same numbers here. Must not know codegen.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..base.affine import coefficient
@@ -34,6 +35,12 @@ FEW = 3
 """Values of one element that a thread holds, loaded or summed, at most, for twice as many warps."""
 LEAST_STEPS = 4
 """Steps of a part, at least: its partial sums are one row, and it reads several."""
+ROW_BYTES = 32
+"""Bytes of a level-2 cache for each element of a row that a CPU holds."""
+PIECES = 64
+"""Most parts on a CPU: a fair share for each of many threads."""
+LEAST_ROWS = 32
+"""Rows of a part on a CPU, at least."""
 AHEAD = 3
 """Most tiles of a program on chip: one in work, the others on their way."""
 
@@ -65,17 +72,21 @@ class Tiled:
         return -(-self.steps // max(1, self.stages - 1))
 
 
-def is_walked(target: Target) -> bool:
-    """Whether the target's schedules compute such a nest in one walk."""
-    return target.device == "cuda"
+def most_held(target: Target) -> int:
+    """Most elements of the rows that are held together.
+
+    On a CPU they are held in the level-2 cache, where a row of each of a few operands, and of what
+    is summed, has room.
+    """
+    return HELD_ROW if target.cores is None else target.cores.l2_bytes // ROW_BYTES
 
 
 def mixed_of(nest: Nest, target: Target, hints: Hints = NO_HINTS) -> Tiled | None:
     """The walk of a nest of reductions over unlike axes; None for any other, or a row too long."""
-    if not is_walked(target) or not is_mixed(nest):
+    if not is_mixed(nest):
         return None
     tiled = [_tiled(w, nest, target, hints) for w in walks(nest)]
-    fitting = [t for t in tiled if t.rows * t.lanes <= HELD_ROW]
+    fitting = [t for t in tiled if t.rows * t.lanes <= most_held(target)]
     return max(fitting, key=lambda t: _along(nest, t.walk.held), default=None)
 
 
@@ -110,6 +121,28 @@ def _state_bytes(r: Reduction, nest: Nest, hints: Hints) -> int:
 
 
 def _tiled(walk: Walk, nest: Nest, target: Target, hints: Hints) -> Tiled:
+    lay = _on_cores if target.device == "cpu" else _on_multiprocessors
+    return lay(walk, nest, target, hints)
+
+
+def _on_cores(walk: Walk, nest: Nest, target: Target, hints: Hints) -> Tiled:
+    """Row by row; all rows together where memory is contiguous from row to row."""
+    del target
+    lanes = number(product([a.extent for a in walk.held]), hints)
+    length = number(product([a.extent for a in walk.walked]), hints)
+    across = _along(nest, walk.walked) > _along(nest, walk.held)
+    points = number(product([a.extent for a in nest.space]), hints)
+    cut = number(longest(walk.walked).extent, hints)
+    parts = max(1, min(length // LEAST_ROWS, cut, PIECES // max(1, points)))
+    return Tiled(walk, length if across else 1, lanes, 1, parts, -(-length // parts), 1, 0)
+
+
+def longest(axes: Sequence[Var]) -> Var:
+    """The axis that is cut into parts; one of unknown extent is long."""
+    return max(axes, key=lambda a: a.extent if isinstance(a.extent, int) else 1 << 62)
+
+
+def _on_multiprocessors(walk: Walk, nest: Nest, target: Target, hints: Hints) -> Tiled:
     lanes = 1
     for a in walk.held:
         assert isinstance(a.extent, int)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ..cost.mixed import HELD_ROW, is_walked, too_long
+from ..cost.mixed import most_held, too_long
 from ..cost.occupancy import Need, Resources, need
 from ..cost.roofline import Cost, kernel_cost, library_cost
 from ..cost.sizes import Hints, number, smaller
@@ -114,13 +114,14 @@ class Evaluator:
             frozenset(stored),
             self._closing,
             bounded=len(atoms) > 1,
-            mixed=is_walked(self.target),
+            mixed=True,
         )
         long = None if isinstance(made, Unfusable) else too_long(made, self.target)
         if long is None:
             return made
-        detail = f"rows of {long} elements, at most {HELD_ROW}"
-        return Unfusable("held-rows", detail, count=(long, HELD_ROW))
+        most = most_held(self.target)
+        detail = f"rows of {long} elements, at most {most}"
+        return Unfusable("held-rows", detail, count=(long, most))
 
     def library(self, atom: Atom) -> Priced:
         """The price of a library call: every operand read once, every output written once."""

@@ -16,7 +16,6 @@ from functools import partial
 from typing import Literal
 
 from ..base.lazy import cached_property
-from ..cost.mixed import is_walked
 from ..cost.occupancy import Resources
 from ..cost.sizes import NO_HINTS, Hints
 from ..ir.graph import Graph
@@ -180,8 +179,8 @@ class _Task:
             return self.evaluator.has_nest(atoms, pool.stores(consumer))
 
         evaluator = self.evaluator
-        form, mixed = evaluator.structures.atom, is_walked(evaluator.target)
-        return find_regions(pool, link, evaluator.value_bytes, form=form, mixed=mixed)
+        form = evaluator.structures.atom
+        return find_regions(pool, link, evaluator.value_bytes, form=form, mixed=True)
 
     def form(self, region: Region) -> Hashable:
         """Equal for regions that differ in names only."""
