@@ -70,6 +70,7 @@ UNARY: dict[str, Row] = {
         "erfc", "sqrt", "erfinv",
     ),
     "silu": Row("x / (T(1) + ot::exp(-x))", F.silu),
+    "tanh_short": Row("ot::tanh_short(x)", torch.tanh),
     "erf_short": Row("ot::erf_short(x)", torch.erf),
     "gelu": Row(f"x * T(0.5) * (T(1) + ot::erf(x * T({math.sqrt(0.5)!r})))", F.gelu),
     "gelu_tanh": Row(

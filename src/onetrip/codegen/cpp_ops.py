@@ -55,8 +55,10 @@ FUNCTIONS: dict[str, str] = {
     "floordiv": "floor_div", "truncdiv": "trunc_div", "remainder": "floor_mod", "shl": "shift_left",
     "shr": "shift_right",
 }  # fmt: skip
+IN_LINE: dict[tuple[str, DType], str] = {("tanh", f32): "tanh_short"}
+"""Functions that the prelude computes faster in line than by a call."""
 INTEGER_FUNCTIONS: dict[str, str] = {"fmod": "trunc_mod", "pow": "int_pow"}
-ARRAY_FUNCTIONS = frozenset({"tanh", "erf", "erfc"})
+ARRAY_FUNCTIONS = {"tanh": (f64,), "erf": (f32, f64), "erfc": (f32, f64)}
 """Functions that the prelude's `vml` computes faster for a whole array, with eager's own bits."""
 
 
@@ -147,7 +149,7 @@ def cast_text(source: DType, target: DType, arg: Text) -> str:
 
 def has_array(e: Apply) -> bool:
     """Whether the operator is computed by an array function."""
-    return e.op in ARRAY_FUNCTIONS and e.dtype in (f32, f64)
+    return e.dtype in ARRAY_FUNCTIONS.get(e.op, ())
 
 
 def array_function(e: Apply) -> str:
@@ -185,4 +187,4 @@ def apply_text(e: Apply, args: Sequence[Text], fault: str) -> str:
 def _function(e: Apply) -> str:
     if not e.args[0].dtype.is_float and e.op in INTEGER_FUNCTIONS:
         return INTEGER_FUNCTIONS[e.op]
-    return FUNCTIONS.get(e.op, e.op)
+    return IN_LINE.get((e.op, e.dtype)) or FUNCTIONS.get(e.op, e.op)

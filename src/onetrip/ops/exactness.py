@@ -137,7 +137,7 @@ def _nothing(node: Node) -> Expr:
 
 
 def _on_cpp(special: list[str], alone: bool, half: bool) -> Exactness:
-    """The tanh of f32 and f64 is MKL's, and inside eager's compound kernels it is not."""
+    """The tanh of f32 is our own, that of f64 MKL's; eager's compound kernels have another."""
     if _CPP_FAR & set(special) or (not alone and not half and "tanh" in special):
         return BOUNDED
     return ulp(1) if alone and not half and set(special) & _CPP_ALONE else MATCHED
