@@ -305,14 +305,14 @@ class Stages:
         self, stages: Sequence[Sequence[Reduction]], roots: Sequence[Expr], bound: frozenset[Var]
     ) -> dict[int, list[Expr]]:
         """By stage: special functions of the row that later stages or the stores need again."""
-        users = [[e for r in stage for e in r.lift] for stage in stages]
-        uses = [_outer_specials(u, bound) for u in [*users, list(roots)]]
+        users = [*([e for r in stage for e in r.lift] for stage in stages), list(roots)]
+        uses = [_specials(u, bound) for u in users]
         found: dict[int, list[Expr]] = {}
         for n, stage in enumerate(stages):
             later = set[Expr]().union(*uses[n + 1 :])
             taken = {e for group in found.values() for e in group}
             axes = {*stage[0].axes}
-            wanted = [e for e in uses[n] if e in later and e not in taken
+            wanted = [e for e in _outer(uses[n]) if e in later and e not in taken
                       and axes_in(e.free) - bound <= axes and fits(e, bound)]  # fmt: skip
             if wanted:
                 found[n] = wanted
@@ -416,9 +416,13 @@ def _join(
     return tuple(out)
 
 
-def _outer_specials(roots: Sequence[Expr], bound: frozenset[Var]) -> list[Expr]:
-    """Special functions of the row, below no other one; the roots' own axes are walked."""
-    special = [e for e in _surface(roots) if is_special(e) and not axes_in(e.free) <= bound]
+def _specials(roots: Sequence[Expr], bound: frozenset[Var]) -> list[Expr]:
+    """Special functions of the row; the roots' own axes are walked."""
+    return [e for e in _surface(roots) if is_special(e) and not axes_in(e.free) <= bound]
+
+
+def _outer(special: Sequence[Expr]) -> list[Expr]:
+    """Those below no other one."""
     inner = {x for e in special for x in _surface(children(e))}
     return [e for e in special if e not in inner]
 
