@@ -41,10 +41,17 @@ class Brute:
         self.index = index
         self.evaluator = evaluator
         self.count = len(index.atoms)
+        self.makers = [
+            frozenset(index.maker[n] for n in a.reads if n in index.maker) for a in index.atoms
+        ]
+        self.readers = [frozenset(index.readers.get(a.name, ())) for a in index.atoms]
+        self.needed = frozenset(k for k, a in enumerate(index.atoms) if a.name in index.needed)
+        self.later: dict[int, Atoms] = {}
+        for k in reversed(range(self.count)):
+            self.later[k] = frozenset({k}).union(*(self.later[r] for r in self.readers[k]))
 
     def cheapest(self) -> float:
         """The time of the cheapest plan, in microseconds."""
-        needed = frozenset(k for k in range(self.count) if self._is_needed(k))
         start: tuple[Atoms, Atoms] = (frozenset(), frozenset())
         best = {start: 0.0}
         queue: list[tuple[float, int, tuple[Atoms, Atoms]]] = [(0.0, 0, start)]
@@ -54,7 +61,7 @@ class Brute:
             if us > best[state]:
                 continue
             stored, spent = state
-            if needed <= stored:
+            if self.needed <= stored:
                 return us
             for g in self.groups:
                 if not g.reads <= stored or g.stored & (stored | spent):
@@ -80,10 +87,10 @@ class Brute:
     def _group(self, atoms: Atoms, stored: Atoms) -> Group | None:
         useful = set(stored)
         for k in sorted(atoms, reverse=True):
-            if any(r in useful for r in self._readers(k) if r in atoms):
+            if not useful.isdisjoint(self.readers[k]):
                 useful.add(k)
-        reads = frozenset(p for k in atoms for p in self._makers(k)) - atoms
-        if useful != atoms or any(self._leads(s, r) for s in stored for r in reads):
+        reads = frozenset().union(*(self.makers[k] for k in atoms)) - atoms
+        if useful != atoms or any(self.later[s] & reads for s in stored):
             return None
         names = tuple(self.index.atoms[k].name for k in sorted(stored))
         priced = self.evaluator.price(tuple(sorted(atoms)), names)
@@ -93,25 +100,12 @@ class Brute:
 
     # -------------------------------------------------------------- the graph
 
-    def _makers(self, k: int) -> list[int]:
-        reads = self.index.atoms[k].reads
-        return [self.index.maker[n] for n in reads if n in self.index.maker]
-
-    def _readers(self, k: int) -> tuple[int, ...]:
-        return self.index.readers.get(self.index.atoms[k].name, ())
-
-    def _is_needed(self, k: int) -> bool:
-        return self.index.atoms[k].name in self.index.needed
-
-    def _leads(self, a: int, b: int) -> bool:
-        return a == b or any(self._leads(r, b) for r in self._readers(a) if r <= b)
-
     def _is_wanted(self, atoms: Atoms, stored: Atoms) -> bool:
         """Whether each stored value is read elsewhere, be it by an atom that is repeated there."""
         wanted: set[int] = set()
         for k in sorted(atoms, reverse=True):
-            readers = set(self._readers(k))
-            if self._is_needed(k) or readers - atoms or (readers & wanted) - stored:
+            readers = self.readers[k]
+            if k in self.needed or readers - atoms or (readers & wanted) - stored:
                 wanted.add(k)
         return stored <= wanted
 
@@ -121,7 +115,7 @@ class Brute:
         near: dict[int, set[int]] = {k: set() for k in range(self.count)}
         for a in atoms:
             for b in atoms[: a.number]:
-                joined = set(a.reads) & set(b.reads) or b.number in self._makers(a.number)
+                joined = set(a.reads) & set(b.reads) or b.number in self.makers[a.number]
                 if joined and a.generated and b.generated:
                     near[a.number].add(b.number)
                     near[b.number].add(a.number)
