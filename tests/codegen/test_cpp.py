@@ -368,6 +368,18 @@ def test_composed_nests(made: list[Nest]) -> None:
     check(*(plain(n, rng) for n in made))
 
 
+def test_a_special_function_below_another_one_is_computed_once() -> None:
+    """softmax(tanh(a)): the maximum needs tanh, the sum needs exp of it, the quotient exp alone."""
+    p, r = Var("p", 40), Var("r", 256)
+    x = apply("tanh", Load("a", (p, r), f32))
+    e = apply("exp", apply("sub", x, Reduced(Reduction("max", (r,), (x,)), 0, f32)))
+    value = apply("div", e, Reduced(Reduction("sum", (r,), (e,)), 0, f32))
+    buffers = (nests.read("a", f32, (40, 256)), nests.written("y", f32, (40, 256)))
+    nest = Nest((Axis(p),), buffers, (Store("y", (p, r), value, (r,)),))
+    (kernel,) = check(plain(nest, np.random.default_rng(3)))
+    assert [text_of(kernel).count(f"ot::{f}(") for f in ("tanh_short", "exp")] == [1, 1]
+
+
 def _cases() -> Iterator[tuple[str, Nest]]:
     yield "pointwise", nests.pointwise(bf16, 64, 1000)
     yield "softmax", nests.softmax(f32, 100, 1024)
