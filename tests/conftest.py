@@ -7,6 +7,7 @@ file instead, and the diff is then read like any other change.
 from __future__ import annotations
 
 import difflib
+import gc
 import os
 import shutil
 import sys
@@ -29,7 +30,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Before any import of onetrip: no test may read or fill the user's own cache."""
+    """Before any import of onetrip: no test may read or fill the user's own cache.
+
+    Workers share the folder of the process that started them.
+    """
+    if hasattr(config, "workerinput"):
+        return
     _cache_dirs.append(tempfile.mkdtemp(prefix="onetrip-tests-"))
     os.environ["ONETRIP_CACHE_DIR"] = _cache_dirs[-1]
 
@@ -45,6 +51,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
         if "golden" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.golden)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What the imports left in memory stays: each full collection would look through it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
