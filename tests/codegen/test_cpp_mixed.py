@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 
@@ -11,7 +12,7 @@ import pytest
 from cpp_run import Case, built, call, check, kernel_of, memory_of
 
 from onetrip.base.dtype import DType, bf16, f32, i64
-from onetrip.base.sym import Dim, Size, Sym, Var
+from onetrip.base.sym import Dim, Size, Sym, Var, add, mul
 from onetrip.cost.mixed import LEAST_ROWS, PIECES, mixed_of, most_held, partial_bytes, too_long
 from onetrip.ir.expr import Expr, Load, Position, Reduced, Reduction, apply, cast
 from onetrip.ir.kernel import Kernel, Loop, Scratch, statements
@@ -116,6 +117,67 @@ def of_images(images: int, channels: int, pixels: int) -> Case:
     return case_of(Nest((), buffers, stores))
 
 
+def of_positions(batch: int, rows: int, columns: int, *, weights: bool = False) -> Nest:
+    """Centered rows, summed over the batch for each position; `weights`: and the rows themselves
+    over batch and positions."""
+    b, i, j = Var("r0", batch), Var("r1", rows), Var("r2", columns)
+    at = (b * rows + i) * columns + j
+    x = Load("x", (at,), f32)
+    y = apply("sub", x, fold("max", (j,), x))
+    many = rows * columns
+    stores = [Store("y", (at,), y, (b, i, j)),
+              Store("p", (i * columns + j,), fold("sum", (b,), y), (i, j))]  # fmt: skip
+    out = [nests.written("y", f32, (batch * many,)), nests.written("p", f32, (many,))]
+    if weights:
+        stores.append(Store("w", (j,), fold("sum", (b, i), x), (j,)))
+        out.append(nests.written("w", f32, (columns,)))
+    return Nest((), (nests.read("x", f32, (batch * many,)), *out), tuple(stores))
+
+
+def drawn_of_three(seed: int) -> Nest:
+    """A few reductions over any of three axes, of an input, or of it beside one of them."""
+    rng = random.Random(seed)
+    extents = [rng.choice((1, 2, 5, 17, 40)) for _ in range(3)]
+    axes = tuple(Var(f"r{k}", n) for k, n in enumerate(extents))
+    many = math.prod(extents)
+
+    def place(left: Sequence[Var]) -> Dim:
+        index: Dim = 0
+        for a in left:
+            index = add(mul(index, a.extent), a)
+        return index
+
+    def over() -> tuple[Var, ...]:
+        return tuple(rng.sample(axes, rng.randint(1, 2)))
+
+    x: Expr = Load("x", (place(axes),), f32)
+    beside = apply("sub", x, fold("max", over(), x))
+    stores, out = [], [nests.read("x", f32, (many,))]
+    for k in range(rng.randint(1, 4)):
+        value, reduced = rng.choice((x, beside)), over()
+        if rng.random() < 0.3:
+            stores.append(Store(f"y{k}", (place(axes),), beside, axes))
+            out.append(nests.written(f"y{k}", f32, (many,)))
+            continue
+        left = tuple(a for a in axes if a not in reduced)
+        size = math.prod(extents[axes.index(a)] for a in left)
+        result = fold(rng.choice(("sum", "max")), reduced, value)
+        stores.append(Store(f"z{k}", (place(left),), result, left))
+        out.append(nests.written(f"z{k}", f32, (size,)))
+    return Nest((), tuple(out), tuple(stores))
+
+
+def of_both_sides(batch: int, rows: int, columns: int) -> Nest:
+    """Elements beside the greatest of their row and of their column, summed over the batch."""
+    b, i, j = Var("r0", batch), Var("r1", rows), Var("r2", columns)
+    at = (b * rows + i) * columns + j
+    x = Load("x", (at,), f32)
+    y = apply("sub", apply("sub", x, fold("max", (j,), x)), fold("max", (i,), x))
+    many = rows * columns
+    out = (nests.read("x", f32, (batch * many,)), nests.written("p", f32, (many,)))
+    return Nest((), out, (Store("p", (i * columns + j,), fold("sum", (b,), y), (i, j)),))
+
+
 def drawn(seed: int) -> Case:
     """A few sums and maxima of rows, columns and all, of an input and of its centered rows."""
     rng = random.Random(seed)
@@ -154,6 +216,28 @@ def test_values_stand() -> None:
     large = [k for k, (nest, _, _) in zip(kernels, cases, strict=True) if mixed_of(nest, CPU)]
     assert len(large) > len(cases) // 2
     assert all(map(is_walked_once, large))
+
+
+@pytest.mark.parametrize("sizes", [(3, 5, 24), (40, 7, 33), (70, 1, 16), (9, 6, 1)])
+def test_reductions_of_rows_stand_in_a_loop_over_what_they_vary_over(
+    sizes: tuple[int, int, int],
+) -> None:
+    case = case_of(of_positions(*sizes))
+    assert mixed_of(case[0], CPU) is not None
+    assert all(map(is_walked_once, check(case)))
+
+
+def test_reductions_over_any_of_three_axes() -> None:
+    walked = [n for n in map(drawn_of_three, range(200)) if mixed_of(n, CPU) is not None]
+    assert len(walked) > 60
+    assert all(map(is_walked_once, check(*map(case_of, walked))))
+
+
+@pytest.mark.parametrize("nest", [of_positions(8, 32, 64, weights=True), of_both_sides(8, 16, 24)])
+def test_what_no_loops_inside_each_other_compute_is_no_walk_of_a_core(nest: Nest) -> None:
+    """Within a row one reduction varies over what another reduces; a chip holds the whole row."""
+    assert mixed_of(nest, load("h100")) is not None
+    assert mixed_of(nest, CPU) is None
 
 
 def test_rows_of_any_number_are_one_build() -> None:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 from ..base.lazy import cached_property
 from ..base.sym import Var, add, ceildiv, mul
-from ..ir.expr import Const, Expr, Load, Local, Rewriter, walk
+from ..ir.expr import Const, Expr, Load, Local, Reduced, Rewriter, walk
 from ..ir.kernel import Let, Loop, Mapping, Stmt
-from ..ir.nest import Nest, Store
+from ..ir.nest import Axis, Nest, Store
 from .cpp_index import MOST_LANES
 from .cpu_arrays import vectors_at, with_arrays
 from .cpu_axes import Access, accesses, by_stride, is_heavy, pick_lane
@@ -114,6 +114,10 @@ class Space:
             groups.setdefault(s.axes, []).append(s)
         out: list[Stmt] = []
         for axes, group in groups.items():
+            around = self._around(axes, tuple(e for s in group for e in s.roots))
+            if around:
+                out += self._inside(around, group, lane)
+                continue
             along = lane
             if axes and lane is None:
                 along = pick_lane(axes, self.found)
@@ -131,6 +135,25 @@ class Space:
                 body = (Loop(x.axis, x.tile, Mapping.SERIAL, body),)
             out += body
         return tuple(out)
+
+    def _around(self, axes: Sequence[Var], roots: tuple[Expr, ...]) -> tuple[Var, ...]:
+        """Of the axes of some stores, those over which a reduction over others of them varies."""
+        used = [e.reduction for e in walk(roots) if isinstance(e, Reduced)]
+        inner = [r for r in used if not set(axes).isdisjoint(r.axes)]
+        return tuple(a for a in axes if any(a in r.free for r in inner))
+
+    def _inside(
+        self, around: tuple[Var, ...], stores: Sequence[Store], lane: Var | None
+    ) -> tuple[Stmt, ...]:
+        """Stores in loops over some of their axes, the reductions at each point before the rest."""
+        few = tuple(replace(s, axes=tuple(a for a in s.axes if a not in around)) for s in stores)
+        axes = (*self.nest.space, *map(Axis, around))
+        at = Space(Nest(axes, self.nest.buffers, few), self.stages, Mapping.SERIAL)
+        with self.stages.inside():
+            body = at.all(lane)
+        for v in reversed(by_stride(around, self.found)):
+            body = (Loop(v, 1, Mapping.SERIAL, body),)
+        return body
 
     def _values_first(self, body: tuple[Stmt, ...], lane: Var | None) -> tuple[Stmt, ...]:
         """All values before any store: a store may change what a later one reads, also where a

@@ -16,7 +16,7 @@ from ..base.affine import coefficient
 from ..base.sym import Dim, Var, atoms, product
 from ..ir.expr import Load, Reduction
 from ..ir.nest import Nest
-from ..passes.mixed import Walk, is_mixed, walks
+from ..passes.mixed import Walk, is_mixed, is_nested, walks
 from ..target import Target
 from .sizes import NO_HINTS, Hints, number
 
@@ -81,11 +81,17 @@ def most_held(target: Target) -> int:
     return HELD_ROW if target.cores is None else target.cores.l2_bytes // ROW_BYTES
 
 
+def ways(nest: Nest, target: Target) -> tuple[Walk, ...]:
+    """The walks of a nest that a target can make: a core takes a row in loops inside each other."""
+    found = walks(nest)
+    return tuple(w for w in found if target.device != "cpu" or is_nested(w, nest))
+
+
 def mixed_of(nest: Nest, target: Target, hints: Hints = NO_HINTS) -> Tiled | None:
     """The walk of a nest of reductions over unlike axes; None for any other, or a row too long."""
     if not is_mixed(nest):
         return None
-    tiled = [_tiled(w, nest, target, hints) for w in walks(nest)]
+    tiled = [_tiled(w, nest, target, hints) for w in ways(nest, target)]
     fitting = [t for t in tiled if t.rows * t.lanes <= most_held(target)]
     return max(fitting, key=lambda t: _along(nest, t.walk.held), default=None)
 
@@ -94,7 +100,7 @@ def too_long(nest: Nest, target: Target) -> int | None:
     """Elements that the shortest walk of a nest holds, when they are too many; else None."""
     if not is_mixed(nest) or mixed_of(nest, target) is not None:
         return None
-    tiled = (_tiled(w, nest, target, NO_HINTS) for w in walks(nest))
+    tiled = (_tiled(w, nest, target, NO_HINTS) for w in ways(nest, target))
     return min((t.rows * t.lanes for t in tiled), default=None)
 
 

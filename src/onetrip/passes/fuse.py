@@ -12,7 +12,7 @@ Knows nothing of costs: it says what a group computes, or that it cannot be one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..base.lazy import cached_property
@@ -28,10 +28,11 @@ from ..base.sym import (
 from ..ir.expr import Load, Reduced, Rewriter, dims_of, walk
 from ..ir.nest import Access, Axis, Buffer, Combine, Nest, Store
 from .close import MAX_EXPRESSIONS, Closed, Closing, Folding, NoNestError, Unfusable
-from .mixed import varies_inside, walks
+from .mixed import varies_inside
 from .unify import covers, divisor, fold_axes, unified
 
 Index = tuple[Dim, ...]
+Walkable = Callable[[Nest], bool]
 
 
 def fuse(
@@ -41,7 +42,7 @@ def fuse(
     closing: Closing | None = None,
     *,
     bounded: bool = True,
-    mixed: bool = False,
+    mixed: Walkable | None = None,
 ) -> Nest | Unfusable:
     """One nest that computes the stored values of a group.
 
@@ -51,8 +52,8 @@ def fuse(
         stored: the members that must exist in memory afterwards.
         closing: of these nests: what it remembers makes the next group cheaper.
         bounded: whether too large a group is refused; one that is a single operator's cannot be.
-        mixed: whether reductions may leave unlike axes free (passes/mixed.py); for targets whose
-            schedules can compute such a nest in one walk.
+        mixed: whether the target computes a nest, whose reductions leave unlike axes free, in one
+            walk (passes/mixed.py); without it none may.
     """
     try:
         return _fuse(members, nests, stored, closing or Closing(nests), bounded, mixed)
@@ -66,7 +67,7 @@ def _fuse(
     stored: frozenset[str],
     closing: Closing,
     bounded: bool,
-    mixed: bool,
+    mixed: Walkable | None,
 ) -> Nest:
     scattered = [m for m in members if nests[m].stores[0].combine is not Combine.SET]
     if scattered and len(members) > 1:
@@ -78,8 +79,8 @@ def _fuse(
     try:
         nest = _uniform(closed, members, nests)
     except NoNestError:
-        walked = _mixed(closed, members, nests) if mixed else None
-        if walked is None:
+        walked = None if mixed is None else _mixed(closed, members, nests)
+        if mixed is None or walked is None or not mixed(walked):
             raise
         nest = walked
     if bounded and len(nest.expressions) > MAX_EXPRESSIONS:
@@ -104,7 +105,7 @@ def _uniform(
 def _mixed(
     closed: Mapping[str, Closed], members: Sequence[str], nests: Mapping[str, Nest]
 ) -> Nest | None:
-    """The nest of reductions over unlike axes; None where no walk computes it."""
+    """The nest of reductions over unlike axes; None where their values share no axes."""
     if not any(isinstance(e, Reduced) for c in closed.values() for e in c.folds):
         return None
     values = unified(tuple(closed.values()))
@@ -117,8 +118,7 @@ def _mixed(
     space = tuple(a for a in dict.fromkeys(used[0]) if a not in bound and all(a in u for u in used))
     inner = [tuple(a for a in dict.fromkeys(u) if a not in space) for u in used]
     names = own_names([*inner, *folded], space)
-    nest = _nest(placed, inner, space, names, members, nests)
-    return nest if walks(nest) else None
+    return _nest(placed, inner, space, names, members, nests)
 
 
 def _nest(

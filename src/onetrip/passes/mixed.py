@@ -71,6 +71,14 @@ def walks(nest: Nest) -> tuple[Walk, ...]:
     return tuple(w for w in ways if w is not None)
 
 
+def is_nested(way: Walk, nest: Nest) -> bool:
+    """Whether the held axes of a row can be loops inside each other: what is reduced within a row
+    varies over no axis that is reduced there."""
+    rows = [r for r in nest.reductions if r not in way.columns]
+    around = {a for r in rows for a in r.free if a in way.held}
+    return around.isdisjoint(a for r in nest.reductions for a in r.axes)
+
+
 def _walk(nest: Nest, walked: tuple[Var, ...], axes: tuple[Var, ...]) -> Walk | None:
     """The way that walks over some axes, each of them reduced by the same reductions."""
     columns = tuple(r for r in nest.reductions if set(walked) <= set(r.axes))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ..cost.mixed import most_held, too_long
+from ..cost.mixed import most_held, too_long, ways
 from ..cost.occupancy import Need, Resources, need
 from ..cost.roofline import Cost, kernel_cost, library_cost
 from ..cost.sizes import Hints, number, smaller
@@ -114,7 +114,7 @@ class Evaluator:
             frozenset(stored),
             self._closing,
             bounded=len(atoms) > 1,
-            mixed=True,
+            mixed=lambda nest: bool(ways(nest, self.target)),
         )
         long = None if isinstance(made, Unfusable) else too_long(made, self.target)
         if long is None:
