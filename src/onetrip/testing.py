@@ -68,7 +68,7 @@ def assert_fused(
         traffic_bytes,
         peak_bytes,
         None if externs is None else tuple(externs),
-        tuple(_group(plan, names) for names in together),
+        group=tuple(_group(plan, names) for names in together),
     )
     verdict = budget.judge(plan.document, limits)
     if verdict.violations:

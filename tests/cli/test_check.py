@@ -59,6 +59,26 @@ def test_a_new_reader_of_a_fused_value_breaks_the_budget(model: Path) -> None:
     assert "compute-bound-anchor" in found.output
 
 
+def test_a_reader_within_a_kernel_that_stays_whole_is_named(model: Path) -> None:
+    """The sum shares the kernel of what it reads: no boundary is new, bytes and peak are more."""
+    model.write_text(MODEL.replace("        return y", "        return y, h.sum(0)"))
+    found = run("check", "net.py:make", "--budget", "b.toml", "--format", "github")
+    assert found.exit_code == 1
+    line = 1 + next(k for k, t in enumerate(model.read_text().splitlines()) if "h.sum(0)" in t)
+    assert f"::error file=net.py,line={line},title=onetrip h200 traffic_bytes" in found.output
+
+
+def test_a_file_keeps_how_its_plans_are_made(model: Path) -> None:
+    again = run("check", "net.py:make", "--budget", "b.toml", "--write", "--search", "max")
+    assert again.exit_code == 0
+    added = run("check", "net.py:make", "--budget", "b.toml", "--write", "--target", "a100")
+    assert added.exit_code == 0 and 'search = "max"' in Path("b.toml").read_text()
+    other = run("check", "net.py:make", "--budget", "b.toml", "--write", "--target", "b200",
+                "--numerics", "fast")  # fmt: skip
+    assert other.exit_code == 2 and "one way to plan for all" in other.output
+    assert "b200" not in Path("b.toml").read_text()
+
+
 def test_targets(model: Path) -> None:
     assert (
         run("check", "net.py:make", "--budget", "b.toml", "--write", "--target", "cpu:4").exit_code

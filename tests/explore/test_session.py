@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -312,8 +313,44 @@ def test_an_export_leaves_the_session_and_redacts(session: Session) -> None:
     hidden = export.page(session, redact=True)
     assert "gallery.py" not in hidden and "tl.store" not in hidden
     assert "norm:layer_norm" not in hidden and '"m0"' in hidden
+    assert "layer_norm" in hidden
     for text in (html, hidden):
         assert "/static/" not in text.replace('"/static/', "") or "src=" not in text
+
+
+class Words(nn.Module):
+    """Modules named as words that the page uses, and copies of a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fused, self.e, self.best = nn.LayerNorm(16), nn.Linear(16, 16), nn.Sigmoid()
+        self.secret = nn.ModuleList(nn.Linear(16, 16) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.best(self.e(self.fused(x)))
+        for layer in self.secret:
+            x = torch.relu(layer(x))
+        return x
+
+
+def test_a_redacted_page_differs_in_names_of_modules_and_lines_alone() -> None:
+    def words() -> Any:
+        return Words(), (torch.randn(4, 16),)
+
+    session = Session(Boards(ModelWorkshop("words", {"as given": words})), "cpu:2")
+    given, hidden = export._data(session, False), export._data(session, True)
+    assert "secret" not in json.dumps(hidden)
+    renamed = {"fused": "m2", "e": "m1", "best": "m0", "secret": "m3"}
+    for name, state in given["states"].items():
+        other = hidden["states"][name]
+        assert other["state"] == state["state"]
+        for a, b in zip(state["graph"]["nodes"], other["graph"]["nodes"], strict=True):
+            module = ".".join(renamed.get(w, w) for w in a["module"].split("."))
+            key = b["key"].removeprefix(f"{module}:") if module else b["key"]
+            assert (b["op"], b["module"]) == (a["op"], module)
+            assert key == a["key"].removeprefix(f"{a['module']}:")
+        for edge, why in state["why"].items():
+            assert other["why"][edge]["code"] == why["code"]
 
 
 def test_measuring_is_asked_for(session: Session) -> None:

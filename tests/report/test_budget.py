@@ -110,6 +110,20 @@ def test_a_new_reader_of_a_fused_value_is_the_cause() -> None:
     assert [c.line for c in found.causes] == ["m.py:12"]
 
 
+def test_a_call_that_the_budget_does_not_know_comes_first_and_more_layers_are_none() -> None:
+    layers = [group(f"g{k}", nodes=(f"layers.{k}:add#0@aa",)) for k in range(2)]
+    limits = budget.limits_of(plan(layers[0]))
+    assert limits.calls == ("layers.*:add",)
+    (deeper,) = budget.judge(plan(*layers, kernels=9), limits).violations
+    assert "no call of the model" not in str(deeper.causes)
+    new = group("g1", nodes=(":sum#0@aa[0]", ":sum#0@aa[1]"))
+    made = plan(layers[0], new, boundaries=(boundary("g0", "g1", 10),), kernels=9)
+    graph = msgspec.structs.replace(made.graphs[0], call_lines={":sum#0@aa": "m.py:7"})
+    (found,) = budget.judge(msgspec.structs.replace(made, graphs=(graph,)), limits).violations
+    assert [(c.code, c.line) for c in found.causes] == [("new-call", "m.py:7")]
+    assert found.line == "m.py:7" and ":sum is no call" in found.causes[0].text
+
+
 def test_without_groups_the_dearest_boundaries_are_named() -> None:
     made = plan(FUSED, boundaries=(boundary("g0", "a", 10), boundary("g0", "b", 20)), kernels=3)
     (found,) = budget.judge(made, budget.Limits(kernels=2)).violations

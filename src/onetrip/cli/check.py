@@ -23,8 +23,14 @@ from onetrip.report.verdict import FORMATS
 @click.option("--format", "form", type=click.Choice(list(FORMATS)), default="text",
               show_default=True)  # fmt: skip
 @click.option("--write", is_flag=True, help="Write what the plans come to now as the budget.")
-@click.option("--search", type=click.Choice(SEARCHES), help="For --write; default best.")
-@click.option("--numerics", type=click.Choice(NUMERICS), help="For --write; default eager.")
+@click.option(
+    "--search", type=click.Choice(SEARCHES), help="For --write; default that of the file, or best."
+)
+@click.option(
+    "--numerics",
+    type=click.Choice(NUMERICS),
+    help="For --write; default that of the file, or eager.",
+)
 @click.option("--training", is_flag=True, help="For --write: forward and backward.")
 def command(
     model: str,
@@ -43,7 +49,7 @@ def command(
     Exit status 1: over budget; the boundary that causes it is named with the model's line.
     """
     if write:
-        _write(model, path, targets, (search or "best", numerics or "eager", training))
+        _write(model, path, targets, (search, numerics, training or None))
         sys.exit(OK)
     if search or numerics or training:
         raise UsageError(
@@ -72,15 +78,27 @@ def _wanted(budget: budgets.Budget, target: str) -> Wanted:
     return Wanted(target, budget.search, budget.numerics, budget.training)
 
 
-def _write(
-    model: str, path: Path, targets: tuple[str, ...], settings: tuple[str, str, bool]
-) -> None:
+Settings = tuple[str | None, str | None, bool | None]
+"""Search, numerics and training; None: as the file has it."""
+
+
+def _write(model: str, path: Path, targets: tuple[str, ...], settings: Settings) -> None:
     """The budget that today's plans keep; other targets of a file that is there stay."""
-    old = budgets.read(path).target if path.exists() else {}
-    search, numerics, training = settings
-    chosen = targets or tuple(old) or ("h200",)
-    limits = {t: budgets.limits_of(source.planned(model, Wanted(t, *settings))) for t in chosen}
-    made = budgets.Budget(budgets.FORMAT, {**old, **limits}, search, numerics, training)  # type: ignore[arg-type]
+    old = budgets.read(path) if path.exists() else budgets.Budget(budgets.FORMAT, {})
+    chosen = targets or tuple(old.target) or ("h200",)
+    kept = {name: limits for name, limits in old.target.items() if name not in chosen}
+    before = (old.search, old.numerics, old.training)
+    now = tuple(b if s is None else s for s, b in zip(settings, before, strict=True))
+    if kept and now != before:
+        raise UsageError(
+            "a budget has one way to plan for all of its targets",
+            expected=f"search {old.search}, numerics {old.numerics}"
+            f"{', training' if old.training else ''}, as {path} has it for {', '.join(kept)}",
+            found=f"search {now[0]}, numerics {now[1]}{', training' if now[2] else ''}",
+            next_step="write all targets anew (leave out --target), or another file",
+        )
+    limits = {t: budgets.limits_of(source.planned(model, Wanted(t, *now))) for t in chosen}  # type: ignore[arg-type]
+    made = budgets.Budget(budgets.FORMAT, {**old.target, **limits}, *now)  # type: ignore[arg-type]
     budgets.FILE.write(path, budgets.encode(made))
     click.echo(f"written: {path}", err=True)
 

@@ -19,7 +19,7 @@ from ..plan.draft import Draft, Pair, name_of
 from ..plan.draft_pool import Grouping
 from ..plan.plan import GraphPlan
 from ..plan.pool import Part
-from ..report.keys import Call
+from ..report.keys import Call, layerless
 from ..report.view import Planned
 
 _NUMBER = re.compile(r"(?<![\w])\d+(?![\w])")
@@ -88,7 +88,7 @@ class Board:
         for atom in self.draft.index.atoms:
             atoms.setdefault(keys.call_of[atom.name].key, []).append(atom.number)
         return tuple(
-            Node(k, keys.by_key[key], tuple(own), _form(key))
+            Node(k, keys.by_key[key], tuple(own), layerless(key))
             for k, (key, own) in enumerate(atoms.items())
         )
 
@@ -205,12 +205,6 @@ class Board:
 def is_locked(decision: Decision) -> bool:
     """Whether no user can fuse here."""
     return decision.cls in LOCKED
-
-
-def _form(key: str) -> str:
-    """A key without the numbers of layers in its module path."""
-    module, _, rest = key.partition(":")
-    return f"{_NUMBER.sub('*', module)}:{rest}"
 
 
 def _numbers(module: str) -> list[int]:

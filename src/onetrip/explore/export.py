@@ -18,6 +18,8 @@ from .session import MINE, PRESETS, Session
 _STATIC = files("onetrip.explore") / "static"
 _SCRIPT = re.compile(r'<script src="/static/([\w.-]+)"( defer)?></script>')
 _STYLE = re.compile(r'<link rel="stylesheet" href="/static/([\w.-]+)">')
+_PATH = re.compile(r".+")
+_PATH_OF_CALL = re.compile(r"(?<![\w.*])[\w*]+(?:\.[\w*]+)*(?=:\w)")
 MOST_SOURCES = 60
 """Kernels whose source is put into the file, the dearest first."""
 HIDDEN = "hidden"
@@ -52,6 +54,9 @@ def _data(session: Session, redact: bool) -> dict[str, Any]:
         states[name] = _state(aside, redact)
     if session.state.preset == MINE:
         states[MINE] = _state(session, redact)
+    names: dict[str, str] = {}
+    if redact:
+        states = {name: _redacted(found, names) for name, found in states.items()}
     return {"shown": session.state.preset, "states": states}
 
 
@@ -61,22 +66,30 @@ def _state(session: Session, redact: bool) -> dict[str, Any]:
     parts = board.parts()
     dearest = sorted(parts, key=lambda n: -board.draft.price(parts[n]).cost.us)[:MOST_SOURCES]
     cut = [e for e in board.edges if not board.is_fused(e)]
-    found = {
+    return {
         "graph": graph,
         "state": state,
         "why": {str(e.id): shown.why(session, e) for e in cut},
         "kernels": {} if redact else {n: source.kernel(session, parts[n]) for n in dearest},
         "memory": timeline.memory(session),
     }
-    return _redacted(found) if redact else found
 
 
-def _redacted(found: dict[str, Any]) -> dict[str, Any]:
-    """Without what tells of the user's code: modules, lines, names of the model."""
-    modules = {n["module"] for n in found["graph"]["nodes"] if n["module"]}
-    names = {m: f"m{k}" for k, m in enumerate(sorted(modules))}
-    longest = sorted(modules, key=len, reverse=True)
-    pattern = re.compile("|".join(map(re.escape, longest))) if longest else None
+def _redacted(found: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
+    """Without what tells of the user's code: modules, lines, names of the model.
+
+    Of a module's path `encoder.0.norm` the numbers stay, `m0.0.m1`: layers are counted by them. In
+    texts a path stands before a colon and an operator.
+
+    Args:
+        names: what stands for the parts of paths; new ones are added.
+    """
+    for word in sorted({w for n in found["graph"]["nodes"] for w in _words(n["module"])}):
+        names.setdefault(word, f"m{len(names)}")
+
+    def path(m: re.Match[str]) -> str:
+        known = names.keys() >= _words(m[0])
+        return ".".join(names.get(w, w) for w in m[0].split(".")) if known else m[0]
 
     def clean(value: Any, key: str = "") -> Any:
         if isinstance(value, dict):
@@ -86,8 +99,13 @@ def _redacted(found: dict[str, Any]) -> dict[str, Any]:
         if isinstance(value, str):
             if key in ("line", "model"):
                 return HIDDEN if key == "model" else ""
-            return pattern.sub(lambda m: names[m[0]], value) if pattern else value
+            return _PATH.sub(path, value) if key == "module" else _PATH_OF_CALL.sub(path, value)
         return value
 
     cleaned: dict[str, Any] = clean(found)
     return cleaned
+
+
+def _words(path: str) -> set[str]:
+    """The parts of a module's path, or of a form of it, that the user named."""
+    return {w for w in path.split(".") if w and w != "*" and not w.isdecimal()}

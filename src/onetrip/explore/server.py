@@ -32,6 +32,8 @@ from .guard import Guard
 from .session import PRESETS, Boards, Session
 from .workshop import Workshop
 
+MOST_DIGITS = 18
+"""Of a number in a request."""
 MOST_SESSIONS = 16
 """Pages that are remembered; the one that was quiet longest goes first."""
 STATIC = files("onetrip.explore") / "static"
@@ -223,8 +225,10 @@ def _opened(page: Page, request: Request) -> Any:
 
 def _number(request: Request, name: str) -> int:
     text = request.query_params.get(name, "")
-    if not text.isdecimal():
-        raise UsageError(f"{name} is no number", expected="digits", found=text[:80])
+    if not text.isdecimal() or len(text) > MOST_DIGITS:
+        raise UsageError(
+            f"{name} is no number", expected=f"at most {MOST_DIGITS} digits", found=text[:80]
+        )
     return int(text)
 
 

@@ -117,9 +117,21 @@ class Legality:
             if self.pool.is_generated(part):
                 continue
             others = [p for p in parts if p is not part]
-            neighbour = self.label(others[0]) if others else self.label(part)
+            neighbour = self._beside(part, others[0]) if others else self.label(part)
             return self._library_decision(part, neighbour)
         return None
+
+    def _beside(self, part: Part, other: Part) -> str:
+        """The node of another group that reads what a group makes, or makes what it reads."""
+        atoms, maker = self.pool.index.atoms, self.pool.index.maker
+
+        def reads(k: int) -> set[int]:
+            return {maker[n] for n in atoms[k].reads if n in maker}
+
+        readers = [k for k in other.atoms if not reads(k).isdisjoint(part.atoms)]
+        made = {m for k in part.atoms for m in reads(k)}
+        near = [*readers, *(k for k in reversed(other.atoms) if k in made)]
+        return atoms[near[0]].name if near else self.label(other)
 
     def _library_decision(self, part: Part, neighbour: str) -> Decision:
         atom = self.pool.index.atoms[part.atoms[0]]

@@ -3,8 +3,9 @@
     Budget ::= how to plan, (target -> kernels?, traffic_bytes?, peak_bytes?, externs?, Group...)
     Group  ::= calls that must stay one kernel, and the values that it may store
 
-A violation names the boundary that caused it: one that runs through a group of the budget, else one
-at which a value inside such a group has got a reader outside, else the dearest ones of the plan.
+A violation names what caused it: calls that the model had not got when the budget was written, the
+boundary that runs through a group of the budget, or at which a value inside such a group has got a
+reader outside; else the dearest boundaries of the plan.
 Must not know how plans are made or how violations are shown.
 """
 
@@ -23,7 +24,7 @@ from ..base.errors import UsageError
 from ..base.files import File
 from ..base.text import bytes_text, counted
 from .compare import boundary_text
-from .keys import short
+from .keys import layerless, short
 from .schema import Boundary, Count, Document, Graph
 from .schema import Group as PlanGroup
 
@@ -66,12 +67,15 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         externs: operators that may run as calls without an entry; None: any.
+        calls: what the model computed when this was written, layers without their numbers; empty:
+            unknown.
     """
 
     kernels: Count | None = None
     traffic_bytes: Count | None = None
     peak_bytes: Count | None = None
     externs: tuple[str, ...] | None = None
+    calls: tuple[str, ...] = ()
     group: tuple[Group, ...] = ()
 
 
@@ -86,7 +90,7 @@ class Budget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Cause(msgspec.Struct, frozen=True):
-    """A boundary of the plan that explains a violation.
+    """A boundary of the plan, or a new call, that explains a violation.
 
     Attributes:
         text: sizes, both sides, verdict and reason in a sentence.
@@ -160,6 +164,7 @@ def limits_of(document: Document) -> Limits:
         t.traffic_bytes,
         t.peak_bytes,
         tuple(sorted({op for _, g in _groups(document) for op in _extern_ops(g)})),
+        tuple(sorted({_form(c) for _, g in _groups(document) for c in calls_of(g)})),
         tuple(
             Group(group.name, calls, _stored(graph, group), graph.name)
             for graph, group in _groups(document)
@@ -181,6 +186,7 @@ def encode(budget: Budget) -> str:
         table = f"target.{name if _BARE.match(name) else json.dumps(name)}"
         lines += ["", f"[{table}]", *_pairs(limits, ("kernels", "traffic_bytes", "peak_bytes"))]
         lines += _pairs(limits, ("externs",))
+        lines += [] if not limits.calls else ["calls = [", *_items(limits.calls), "]"]
         for group in limits.group:
             fields = ("name", "graph", "calls", "stores")
             lines += ["", f"[[{table}.group]]", *_pairs(group, fields)]
@@ -191,6 +197,11 @@ def _pairs(struct: msgspec.Struct, names: Iterable[str]) -> list[str]:
     """`key = value`; strings and lists of strings are spelled in TOML as in JSON."""
     values = ((name, getattr(struct, name)) for name in names)
     return [f"{name} = {json.dumps(v)}" for name, v in values if v is not None]
+
+
+def _items(texts: Iterable[str]) -> list[str]:
+    """A list with a line for each item, as a diff wants it."""
+    return [f"    {json.dumps(text)}," for text in texts]
 
 
 # ------------------------------------------------------------------ names
@@ -204,6 +215,11 @@ def calls_of(group: PlanGroup) -> dict[str, None]:
 def call_of(node: str) -> str:
     """The short key of the call that a node's key belongs to."""
     return short(node.partition("[")[0])
+
+
+def _form(call: str) -> str:
+    """A call as the budget knows it: more copies of a layer are no new call."""
+    return layerless(short(call))
 
 
 def _groups(document: Document) -> Iterator[tuple[Graph, PlanGroup]]:
@@ -299,11 +315,12 @@ def cause(boundary: Boundary) -> Cause:
 
 
 def _causes(document: Document, limits: Limits) -> list[Cause]:
-    """Boundaries that explain why a total has grown, those that a group of the budget proves first.
+    """What explains why a total has grown: new calls first, then what a group of the budget proves.
 
-    A boundary that an older plan had as well explains nothing: without a group that says otherwise,
-    the dearest ones are all that can be named.
+    A boundary that an older plan had as well explains nothing: without a new call or a group that
+    says otherwise, the dearest ones are all that can be named.
     """
+    new = list(_new_calls(document, limits))
     groups = {g.name: [x for x in limits.group if x.graph == g.name] for g in document.graphs}
     split = [
         b
@@ -317,8 +334,20 @@ def _causes(document: Document, limits: Limits) -> list[Cause]:
     dearest = sorted(
         (b for g in document.graphs for b in g.boundaries), key=lambda b: (-b.bytes, b.producer)
     )
-    found = list(dict.fromkeys((*split, *leaks))) or dearest
-    return list(map(cause, found[:MOST_CAUSES]))
+    found = list(dict.fromkeys((*split, *leaks))) or ([] if new else dearest)
+    return [*new, *map(cause, found)][:MOST_CAUSES]
+
+
+def _new_calls(document: Document, limits: Limits) -> Iterator[Cause]:
+    """Calls that the model had not got when the budget was written, each form once."""
+    seen = set(limits.calls)
+    for graph, group in _groups(document) if seen else ():
+        for call, key in {short(k): k for k in (n.partition("[")[0] for n in group.nodes)}.items():
+            if _form(call) not in seen:
+                seen.add(_form(call))
+                text = f"{call} is no call of the model that the budget was written for"
+                remedy = "take it out, or accept it: --write"
+                yield Cause(text, graph.call_lines.get(key, ""), "new-call", remedy)
 
 
 def _inside(graph: Graph, calls: set[str]) -> list[Boundary]:

@@ -24,6 +24,7 @@ from ..passes.alternatives import Alternative
 from ..plan.decision import REASONS
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
+_NUMBER = re.compile(r"(?<![\w])\d+(?![\w])")
 _TEMPLATE_WORDS = frozenset(
     word for r in REASONS.values() for t in (r.sentence, r.remedy) for word in _WORD.findall(t)
 )
@@ -54,6 +55,12 @@ def short(key: str) -> str:
     stem, _, rest = key.partition("@")
     node = rest[rest.index("[") :] if "[" in rest else ""
     return stem.removesuffix("#0") + node
+
+
+def layerless(key: str) -> str:
+    """A key without the numbers of layers in its module's path: equal for copies of a layer."""
+    module, _, rest = key.partition(":")
+    return f"{_NUMBER.sub('*', module)}:{rest}"
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,7 @@ def graph_record(
         refused=_refused(plan.refusals, lines, keys),
         alternatives=tuple(_alternative(c, keys) for c in plan.alternatives),
         together=tuple(schema.Together(t.groups, t.saved_us) for t in plan.together),
+        call_lines={c.key: c.nodes[0].origin.line for c in keys.calls if c.nodes[0].origin.line},
     )
 
 

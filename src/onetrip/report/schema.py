@@ -239,6 +239,7 @@ class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         lines: what user and model ask for; `refused` is what of the model's cannot be had.
         alternatives: second ways to compute some of its calls, taken or not.
         together: the launches that several groups share, in order.
+        call_lines: where the user's code makes each call, by its key.
     """
 
     name: str
@@ -261,6 +262,7 @@ class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     refused: tuple[Refused, ...] = ()
     alternatives: tuple[Alternative, ...] = ()
     together: tuple[Together, ...] = ()
+    call_lines: dict[str, str] = {}
 
 
 class Totals(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
