@@ -94,6 +94,7 @@ def test_large_bodies_are_refused(ask: Any, running: server.Running) -> None:
     ("path", "status"),
     [
         ("/graph", 400), ("/why?session=a&edge=x", 400), ("/why?session=a&edge=99", 400),
+        (f"/why?session=a&edge={'1' * 5000}", 400),
         ("/kernel/K99?session=a", 400), ("/static/none.js", 404), ("/static/..%2fserver.py", 404),
         ("/static/%2e%2e/server.py", 404), ("/nothing", 404), ("/diff?session=a&against=no", 400),
         ("/measure/K3?session=a", 400),
@@ -109,6 +110,36 @@ def test_two_sessions(ask: Any) -> None:
     _, one, _ = ask("/plan?session=one", b'{"do": "preset", "preset": "max"}')
     _, two, _ = ask("/plan?session=two", b'{"do": "undo"}')
     assert (one["totals"]["kernels"], two["totals"]["kernels"]) == (2, 5)
+
+
+def test_a_page_does_not_wait_for_what_another_one_asks(
+    ask: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A saved plan is made after the groups were taken down, while other pages go on."""
+    begun, asked = threading.Event(), threading.Event()
+    whole = server.Session.saving
+
+    def slow(session: server.Session) -> Any:
+        make = whole(session)
+
+        def late() -> Any:
+            begun.set()
+            assert asked.wait(60)
+            return make()
+
+        return late
+
+    monkeypatch.setattr(server.Session, "saving", slow)
+    saved: list[int] = []
+    for name in ("one", "two"):
+        ask(f"/graph?session={name}")
+    waiting = threading.Thread(target=lambda: saved.append(ask("/save?session=one")[0]))
+    waiting.start()
+    assert begun.wait(60)
+    assert ask("/plan?session=two", b'{"do": "undo"}')[0] == 200
+    asked.set()
+    waiting.join(60)
+    assert saved == [200]
 
 
 def test_a_refused_fuse_says_why_and_changes_nothing(ask: Any) -> None:

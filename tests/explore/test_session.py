@@ -389,6 +389,18 @@ def test_a_plan_opens_its_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         onetrip.load_plan(tmp_path / "p.json").explore()
 
 
+def test_a_page_begins_with_the_groups_of_its_plan() -> None:
+    def begun(plan: onetrip.Plan) -> tuple[str, int]:
+        session = Session(Boards(ModelWorkshop("small", {"as given": small}, given=plan)), "cpu:2")
+        return session.state.preset, len(session.board.grouping)
+
+    plan = onetrip.plan(*small(), target="cpu:2")
+    assert begun(plan) == ("best", plan.kernels)
+    assert begun(onetrip.plan(*small(), target="cpu:2", search="eager"))[0] == "eager"
+    cut = plan.cut("gelu", "add#1")
+    assert begun(cut) == ("mine", cut.kernels) and cut.kernels == plan.kernels + 1
+
+
 def test_forward_and_backward_are_kept_apart_and_saved_together() -> None:
     def make() -> tuple[Any, ...]:
         with torch.device("meta"):

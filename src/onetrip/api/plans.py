@@ -62,13 +62,18 @@ def plan(
         model, args, kwargs, chip, options, training=training, dynamic=dynamic_shapes
     )
 
-    def explorer() -> Any:
+    def explorer(given: Plan) -> Any:
         from .workshop import ModelWorkshop, opened  # made of this file's functions
 
         programs = {"as given": lambda: (model, args, kwargs)}
         return opened(
             ModelWorkshop(
-                "model", programs, training=training, numerics=numerics, dynamic=dynamic_shapes
+                "model",
+                programs,
+                training=training,
+                numerics=numerics,
+                dynamic=dynamic_shapes,
+                given=given,
             ),
             target,
         )
@@ -112,7 +117,7 @@ def plan_of(
     target: Target,
     options: Options,
     training: bool,
-    explorer: Callable[[], Any] | None = None,
+    explorer: Callable[[Plan], Any] | None = None,
 ) -> Plan:
     """The public plan of analyzed graphs."""
     settings = Settings(

@@ -45,6 +45,7 @@ class ModelWorkshop:
         programs: the model in each size.
         measure: whether groups may be run on the device at hand.
         dynamic: sizes that vary, as `dynamic_shapes` of `onetrip.plan`.
+        given: a plan whose groups a page begins with.
         made_up: chips that no one can buy, and the real one that each is a change of. No assembler
             knows them: what they need is estimated.
     """
@@ -58,6 +59,7 @@ class ModelWorkshop:
         numerics: str = "eager",
         measure: bool = False,
         dynamic: Any = None,
+        given: Plan | None = None,
         made_up: Mapping[str, tuple[str, Target]] = NONE_MADE_UP,
     ) -> None:
         self.name = name
@@ -67,7 +69,7 @@ class ModelWorkshop:
         self._programs = programs
         self._training = training
         self._options = parse_options(None, {"numerics": numerics})
-        self.measures = measure
+        self.measures, self.given = measure, given
         self._dynamic = dynamic
         self._lock = threading.RLock()  # a capture has the process for itself
         self._captured: dict[tuple[str, str], Sequence[CapturedGraph]] = {}

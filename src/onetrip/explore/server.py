@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any, Literal
@@ -134,17 +134,61 @@ class Explorer:
         }
 
 
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
 def application(explorer: Explorer, token: str, hosts: Sequence[str]) -> Guard:
     """The ASGI application behind its guard."""
 
-    def answer(question: Callable[[Page, Request], Any]) -> Callable[[Request], Any]:
-        async def endpoint(request: Request) -> Response:
-            name = request.query_params.get("session", "")
-            return await _told(lambda: explorer.ask(name, lambda page: question(page, request)))
+    def answer(question: Callable[[Page, Request], Any]) -> Endpoint:
+        return _answer(explorer, question)
 
-        return endpoint
+    async def best(_: Request) -> Response:
+        return StreamingResponse(_stream(explorer), media_type="text/event-stream")
 
-    async def act(request: Request) -> Response:
+    routes = [
+        Route("/", lambda _: HTMLResponse((STATIC / "index.html").read_text())),
+        Route("/static/{name}", _static),
+        Route("/graph", answer(_opened)),
+        Route("/plan", _act(explorer), methods=["POST"]),
+        Route(
+            "/why", answer(lambda p, r: shown.why(p.session, p.session.edge(_number(r, "edge"))))
+        ),
+        Route("/kernel/{name}", answer(lambda p, r: _kernel(p.session, r.path_params["name"]))),
+        Route("/measure/{name}", answer(lambda p, r: _measured(p.session, r.path_params["name"]))),
+        Route("/memory", answer(lambda p, _: timeline.memory(p.session))),
+        Route(
+            "/diff", answer(lambda p, r: _diff(p.session, r.query_params.get("against", "eager")))
+        ),
+        Route("/save", answer(lambda p, _: _saved(p.session))),
+        Route("/export", _exported(explorer)),
+        Route("/best", best),
+    ]
+    return Guard(Starlette(routes=routes), token, hosts)
+
+
+# ------------------------------------------------------------------ endpoints
+
+
+def _answer(explorer: Explorer, question: Callable[[Page, Request], Any]) -> Endpoint:
+    """An answer, or what makes it after other pages were let in again."""
+
+    async def endpoint(request: Request) -> Response:
+        name = request.query_params.get("session", "")
+
+        def found() -> Any:
+            made = explorer.ask(name, lambda page: question(page, request))
+            return made() if callable(made) else made
+
+        return await _told(found)
+
+    return endpoint
+
+
+def _act(explorer: Explorer) -> Endpoint:
+    """What an action changed."""
+
+    async def endpoint(request: Request) -> Response:
         name = request.query_params.get("session", "")
         try:
             action = msgspec.json.decode(await request.body(), type=Action)
@@ -171,28 +215,24 @@ def application(explorer: Explorer, token: str, hosts: Sequence[str]) -> Guard:
             answered.headers["server-timing"] = f"python;dur={spent[0]:.1f}"
         return answered
 
-    async def best(request: Request) -> Response:
-        return StreamingResponse(_stream(explorer), media_type="text/event-stream")
+    return endpoint
 
-    routes = [
-        Route("/", lambda _: HTMLResponse((STATIC / "index.html").read_text())),
-        Route("/static/{name}", _static),
-        Route("/graph", answer(_opened)),
-        Route("/plan", act, methods=["POST"]),
-        Route(
-            "/why", answer(lambda p, r: shown.why(p.session, p.session.edge(_number(r, "edge"))))
-        ),
-        Route("/kernel/{name}", answer(lambda p, r: _kernel(p.session, r.path_params["name"]))),
-        Route("/measure/{name}", answer(lambda p, r: _measured(p.session, r.path_params["name"]))),
-        Route("/memory", answer(lambda p, _: timeline.memory(p.session))),
-        Route(
-            "/diff", answer(lambda p, r: _diff(p.session, r.query_params.get("against", "eager")))
-        ),
-        Route("/save", answer(lambda p, _: {"plan": p.session.saved().json()})),
-        Route("/export", answer(lambda p, r: _exported(p, r))),
-        Route("/best", best),
-    ]
-    return Guard(Starlette(routes=routes), token, hosts)
+
+def _exported(explorer: Explorer) -> Endpoint:
+    """The page as a file; its presets are planned before other pages have to wait."""
+
+    async def endpoint(request: Request) -> Response:
+        name = request.query_params.get("session", "")
+        redact = request.query_params.get("redact", "") == "1"
+
+        def found() -> Any:
+            for preset in PRESETS:
+                explorer.foresee(name, Action("preset", preset=preset))
+            return explorer.ask(name, lambda p: {"html": export.page(p.session, redact=redact)})
+
+        return await _told(found)
+
+    return endpoint
 
 
 # ------------------------------------------------------------------ answers
@@ -237,22 +277,26 @@ def _kernel(session: Session, name: str) -> Any:
 
 
 def _measured(session: Session, name: str) -> Any:
-    board = session.board
-    us = session.boards.workshop.measured(board.planned, board.draft.group(session.part(name)))
-    return {"us": us}
+    board, workshop = session.board, session.boards.workshop
+    group = board.draft.group(session.part(name))
+    return lambda: {"us": workshop.measured(board.planned, group)}
+
+
+def _saved(session: Session) -> Any:
+    saving = session.saving()
+    return lambda: {"plan": saving().json()}
 
 
 def _diff(session: Session, against: str) -> Any:
     if against not in PRESETS:
         raise UsageError("there is no such preset", expected=", ".join(PRESETS), found=against[:80])
-    place = session.place
-    other = session.boards.workshop.plan(place.size, place.target, against).document
-    return {"text": compare.text(compare.compare(other, session.saved().document))}
+    place, workshop, saving = session.place, session.boards.workshop, session.saving()
 
+    def text() -> Any:
+        other = workshop.plan(place.size, place.target, against).document
+        return {"text": compare.text(compare.compare(other, saving().document))}
 
-def _exported(page: Page, request: Request) -> Any:
-    redact = request.query_params.get("redact", "") == "1"
-    return {"html": export.page(page.session, redact=redact)}
+    return text
 
 
 async def _stream(explorer: Explorer) -> AsyncIterator[str]:

@@ -9,7 +9,7 @@ Must not know JSON or HTTP.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..base.errors import UsageError
@@ -120,7 +120,24 @@ class Session:
         self._mine: dict[tuple[str, str, int, str], Board] = {}
         self._others: dict[int, Place] = {}
         self.place = Place(target, boards.workshop.sizes[0])
-        self.preset("eager")
+        given = boards.workshop.given
+        if given is None or not self._take(given):
+            self.preset("eager")
+
+    def _take(self, given: Plan) -> bool:
+        """Begins with the groups of a plan; False where a page on its model cannot show them."""
+        planned = given.planned[self.place.graph]
+        if not planned.lines and given.settings and given.settings.search in PRESETS:
+            self.preset(given.settings.search)
+            return True
+        which = "rewritten" if any(a.taken for a in planned.plan.alternatives) else "written"
+        draft = self._board(which).draft
+        grouping = draft.grouping_of(planned.plan.groups)
+        if {k for atoms, _ in grouping for k in atoms} != set(range(len(draft.index.atoms))):
+            return False
+        draft.start(grouping)
+        self._do(State(which, grouping, MINE, frozenset(), "as planned"))
+        return True
 
     def aside(self) -> Session:
         """Another session at the same target, size and graph."""
@@ -350,18 +367,28 @@ class Session:
         Raises:
             UsageError: a group cannot be pinned, with the reason.
         """
-        here = self.place
-        best = self.boards.workshop.plan(here.size, here.target, "best")
-        made = list(best.planned)
+        return self.saving()()
+
+    def saving(self) -> Callable[[], Plan]:
+        """What makes `saved` of the groups as they are now, whatever becomes of them meanwhile."""
+        here, wishes = self.place, dict[int, tuple[Line, ...]]()
         try:
             for place in (here, *self._others.values()):
                 if place.state.preset != "best":
                     self.place = place
-                    made[place.graph] = _pinned(made[place.graph], self.lines())
+                    wishes[place.graph] = self.lines()
         finally:
             self.place = here
-        assert best.settings is not None
-        return make_plan(tuple(made), best.settings)
+
+        def make() -> Plan:
+            best = self.boards.workshop.plan(here.size, here.target, "best")
+            made = list(best.planned)
+            for graph, lines in wishes.items():
+                made[graph] = _pinned(made[graph], lines)
+            assert best.settings is not None
+            return make_plan(tuple(made), best.settings)
+
+        return make
 
 
 def _pinned(planned: Planned, lines: tuple[Line, ...]) -> Planned:

@@ -46,6 +46,10 @@ class Workshop(Protocol):
     def measures(self) -> bool:
         """Whether groups may be run on the device at hand."""
 
+    @property
+    def given(self) -> Plan | None:
+        """A plan whose groups a page begins with; None: with Eager."""
+
     def plan(self, size: str, target: str, search: str) -> Plan:
         """The plan of a preset; made once."""
 

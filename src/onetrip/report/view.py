@@ -59,7 +59,7 @@ class Settings:
     """What was asked for, of which chip, and the torch that made the graphs.
 
     Attributes:
-        explorer: opens a page on the model; the floors above provide it.
+        explorer: opens a page on the model with a plan's groups; the floors above provide it.
     """
 
     target: Target
@@ -67,7 +67,7 @@ class Settings:
     numerics: str
     training: bool
     torch: str
-    explorer: Callable[[], Any] | None = field(default=None, compare=False)
+    explorer: Callable[[Plan], Any] | None = field(default=None, compare=False)
 
 
 class Plan:
@@ -226,7 +226,8 @@ class Plan:
                     )
 
     def explore(self) -> Any:
-        """Opens the explorer on the model: a page on a local server, as `onetrip explore` has it.
+        """Opens the explorer on the model: a page on a local server, as `onetrip explore` has it,
+        that begins with the groups of this plan.
 
         Returns: the running server: its `url`, also shown in notebooks, and `stop()`.
 
@@ -240,7 +241,7 @@ class Plan:
                 found="figures alone",
                 next_step="onetrip.plan(model, args).explore()",
             )
-        return self.settings.explorer()
+        return self.settings.explorer(self)
 
     # -------------------------------------------------------------- files and text
 
