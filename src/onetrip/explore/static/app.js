@@ -60,6 +60,7 @@ O.act = (action) => {
     const began = performance.now();
     const state = await O.ask("/plan", action);
     O.spent = O.python;
+    O.by("problem").hidden = true;
     if (state.whole) { await O.load(); } else { O.takeState(state); O.drawChange(); }
     O.tell();
     await new Promise((painted) => requestAnimationFrame(() => setTimeout(painted)));

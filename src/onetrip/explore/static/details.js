@@ -81,7 +81,8 @@
       ["of the roofline", O.percent(g.roof)], ["FLOPs a byte", O.plain(g.intensity)],
     ];
     if (g.registers !== null) rows.push(["registers", `${g.registers} (${g.source})${g.spill ? `, ${g.spill} B spilled` : ""}`], ["shared memory", O.bytes(g.shared)], ["occupancy", O.percent(g.occupancy)]);
-    const measure = O.data.graph.measures ? [O.make("div", { class: "act" }, O.make("button", { onclick: () => measured(g) }, "Measure here"), O.make("span", { id: "measured" }))] : [];
+    const clock = g.generated ? [O.make("button", { onclick: () => measured(g) }, "Measure here"), O.make("span", { id: "measured" })] : ["A library call is not measured by itself."];
+    const measure = O.data.graph.measures ? [O.make("div", { class: "act" }, ...clock)] : [];
     return [O.make("h3", {}, `${g.name}: ${g.title}`), O.make("table", {}, O.make("tbody", {}, ...rows.map(([n, v]) => row(n, v)))), ...measure];
   }
 

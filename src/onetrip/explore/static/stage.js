@@ -43,7 +43,7 @@
     return at(element, p);
   }
 
-  const callText = (n) => [n.op, [n.shape, n.type].filter(Boolean).join(" "), n.library ? "library" : ""];
+  const callText = (n) => [n.op, [n.shape.replaceAll(" × ", "×"), n.type].filter(Boolean).join(" "), n.library ? "library" : ""];
   const moduleText = (m) => [
     `▸ ${m.name}${m.copies && !O.view.unfolded.has(m.parent.path) ? ` ×${m.copies}` : ""}`, `${m.calls.length} operators`, "module",
   ];

@@ -101,7 +101,7 @@
       pen.fillStyle = O.color("--ink");
       pen.fillText(O.bytes(top), 4, 14);
       pen.fillText("0", 4, base);
-      pen.fillText(`step 1 to ${found.steps.length}; blue: arena, grey: outputs and the library's own; ${O.bytes(found.peak)} at the peak`, left, h - 5);
+      pen.fillText(`step 1 to ${found.steps.length}; blue: arena, grey: outputs and the library's own; ${O.bytes(found.peak)} at the peak, ${O.bytes(top)} with the arena's gaps`, left, h - 5);
     }, (x, y) => {
       const r = boxes.find((b) => x >= b.x && x <= b.x + b.w && y >= b.y && y <= b.y + b.h);
       if (r && r.node >= 0) O.chooseItem(`n${r.node}`);
