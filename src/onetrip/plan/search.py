@@ -180,7 +180,10 @@ class _Task:
 
         evaluator = self.evaluator
         form = evaluator.structures.atom
-        return find_regions(pool, link, evaluator.value_bytes, form=form, mixed=True)
+        # On a core rows and columns of one input save a trip where a region holds both anyway; to
+        # join regions for it makes programs of thousands of columns, which take minutes.
+        joined = evaluator.target.device != "cpu"
+        return find_regions(pool, link, evaluator.value_bytes, form=form, mixed=joined)
 
     def form(self, region: Region) -> Hashable:
         """Equal for regions that differ in names only."""
