@@ -52,6 +52,10 @@ from .totals import Bound
 Search = Literal["eager", "max", "best", "greedy-bytes", "greedy-time"]
 MOST_SEARCHES = 24
 """Searches for a plan that needs no more memory than eager, before eager's grouping is taken."""
+MOST_JOINED = 48
+"""Atoms of a graph whose regions a CPU joins for rows and columns of one input alone. In a larger
+one such a kernel is found where other operators tie the two; to join all makes programs of
+thousands of columns, which take minutes, and the bound is that of kernels within the regions."""
 SLACK_BYTES = 1 << 20
 """More than eager that a plan may hold: allocators take as much at a time (that of CUDA 2 MiB), and
 the statistics of a norm that are stored between two kernels are no reason for a third one."""
@@ -180,9 +184,8 @@ class _Task:
 
         evaluator = self.evaluator
         form = evaluator.structures.atom
-        # On a core rows and columns of one input save a trip where a region holds both anyway; to
-        # join regions for it makes programs of thousands of columns, which take minutes.
-        joined = evaluator.target.device != "cpu"
+        few = len(self.index.atoms) <= MOST_JOINED
+        joined = few or evaluator.target.device != "cpu"
         return find_regions(pool, link, evaluator.value_bytes, form=form, mixed=joined)
 
     def form(self, region: Region) -> Hashable:
