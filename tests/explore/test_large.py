@@ -58,8 +58,11 @@ def busy() -> float:
 
 
 def _ticks() -> int:
-    """Clock ticks that all processors have worked."""
-    numbers = [int(x) for x in Path("/proc/stat").read_text().partition("\n")[0].split()[1:]]
+    """Clock ticks that all processors have worked; 0 where the system does not tell."""
+    counted = Path("/proc/stat")
+    if not counted.exists():
+        return 0
+    numbers = [int(x) for x in counted.read_text().partition("\n")[0].split()[1:]]
     return sum(numbers) - sum(numbers[3:5])  # idle, and waiting for a disk
 
 

@@ -391,7 +391,11 @@ def test_a_plan_opens_its_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 def test_a_page_begins_with_the_groups_of_its_plan() -> None:
     def begun(plan: onetrip.Plan) -> tuple[str, int]:
-        session = Session(Boards(ModelWorkshop("small", {"as given": small}, given=plan)), "cpu:2")
+        session = Session(Boards(ModelWorkshop("small", {"as given": small})), "cpu:2", plan)
+        session.go(target="h100")
+        assert export.page(session)
+        session.go(target="cpu:2")
+        session = Session(session.boards, "cpu:2", plan)
         return session.state.preset, len(session.board.grouping)
 
     plan = onetrip.plan(*small(), target="cpu:2")

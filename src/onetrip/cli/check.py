@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
+import msgspec
 
 from onetrip.base.errors import UsageError
 from onetrip.base.options import NUMERICS, SEARCHES
@@ -48,10 +51,12 @@ def command(
 
     Exit status 1: over budget; the boundary that causes it is named with the model's line.
     """
+    settings = {"search": search, "numerics": numerics, "training": training or None}
+    given = {name: value for name, value in settings.items() if value is not None}
     if write:
-        _write(model, path, targets, (search, numerics, training or None))
+        _write(model, path, targets, given)
         sys.exit(OK)
-    if search or numerics or training:
+    if given:
         raise UsageError(
             "how a model is planned stands in the budget",
             expected="--search, --numerics and --training beside --write alone",
@@ -78,29 +83,32 @@ def _wanted(budget: budgets.Budget, target: str) -> Wanted:
     return Wanted(target, budget.search, budget.numerics, budget.training)
 
 
-Settings = tuple[str | None, str | None, bool | None]
-"""Search, numerics and training; None: as the file has it."""
+def _write(model: str, path: Path, targets: tuple[str, ...], given: Mapping[str, Any]) -> None:
+    """The budget that today's plans keep; other targets of a file that is there stay.
 
-
-def _write(model: str, path: Path, targets: tuple[str, ...], settings: Settings) -> None:
-    """The budget that today's plans keep; other targets of a file that is there stay."""
+    Args:
+        given: how to plan, where that is not as the file has it.
+    """
     old = budgets.read(path) if path.exists() else budgets.Budget(budgets.FORMAT, {})
+    now = msgspec.structs.replace(old, **given)
     chosen = targets or tuple(old.target) or ("h200",)
-    kept = {name: limits for name, limits in old.target.items() if name not in chosen}
-    before = (old.search, old.numerics, old.training)
-    now = tuple(b if s is None else s for s, b in zip(settings, before, strict=True))
-    if kept and now != before:
+    kept = [name for name in old.target if name not in chosen]
+    if kept and now != old:
         raise UsageError(
             "a budget has one way to plan for all of its targets",
-            expected=f"search {old.search}, numerics {old.numerics}"
-            f"{', training' if old.training else ''}, as {path} has it for {', '.join(kept)}",
-            found=f"search {now[0]}, numerics {now[1]}{', training' if now[2] else ''}",
+            expected=f"{_way(old)}, as {path} has it for {', '.join(kept)}",
+            found=_way(now),
             next_step="write all targets anew (leave out --target), or another file",
         )
-    limits = {t: budgets.limits_of(source.planned(model, Wanted(t, *now))) for t in chosen}  # type: ignore[arg-type]
-    made = budgets.Budget(budgets.FORMAT, {**old.target, **limits}, *now)  # type: ignore[arg-type]
+    limits = {t: budgets.limits_of(source.planned(model, _wanted(now, t))) for t in chosen}
+    made = msgspec.structs.replace(now, target={**old.target, **limits})
     budgets.FILE.write(path, budgets.encode(made))
     click.echo(f"written: {path}", err=True)
+
+
+def _way(budget: budgets.Budget) -> str:
+    training = ", training" if budget.training else ""
+    return f"search {budget.search}, numerics {budget.numerics}{training}"
 
 
 def located(model: str) -> Located:

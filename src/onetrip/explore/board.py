@@ -9,7 +9,6 @@ sessions or JSON.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -19,10 +18,9 @@ from ..plan.draft import Draft, Pair, name_of
 from ..plan.draft_pool import Grouping
 from ..plan.plan import GraphPlan
 from ..plan.pool import Part
-from ..report.keys import Call, layerless
+from ..report.keys import Call, layerless, layers
 from ..report.view import Planned
 
-_NUMBER = re.compile(r"(?<![\w])\d+(?![\w])")
 _STANDING = ("nodes", "node_of", "edges", "around", "copies")
 """What twins have in common."""
 LOCKED = ("illegal", "extern", "over-limit")
@@ -116,8 +114,7 @@ class Board:
         size = sum(map(self.draft.evaluator.value_bytes, values))
         made, read = (self.nodes[k] for k in ends)
         apart = tuple(
-            b - a
-            for a, b in zip(_numbers(made.call.module), _numbers(read.call.module), strict=False)
+            b - a for a, b in zip(layers(made.call.module), layers(read.call.module), strict=False)
         )
         pairs = tuple((a, b) for a, b, _ in found)
         return Edge(number, *ends, pairs, values, size, (made.form, read.form, apart))
@@ -205,7 +202,3 @@ class Board:
 def is_locked(decision: Decision) -> bool:
     """Whether no user can fuse here."""
     return decision.cls in LOCKED
-
-
-def _numbers(module: str) -> list[int]:
-    return [int(text) for text in _NUMBER.findall(module)]

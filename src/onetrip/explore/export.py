@@ -18,7 +18,6 @@ from .session import MINE, PRESETS, Session
 _STATIC = files("onetrip.explore") / "static"
 _SCRIPT = re.compile(r'<script src="/static/([\w.-]+)"( defer)?></script>')
 _STYLE = re.compile(r'<link rel="stylesheet" href="/static/([\w.-]+)">')
-_PATH = re.compile(r".+")
 _PATH_OF_CALL = re.compile(r"(?<![\w.*])[\w*]+(?:\.[\w*]+)*(?=:\w)")
 MOST_SOURCES = 60
 """Kernels whose source is put into the file, the dearest first."""
@@ -87,9 +86,9 @@ def _redacted(found: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
     for word in sorted({w for n in found["graph"]["nodes"] for w in _words(n["module"])}):
         names.setdefault(word, f"m{len(names)}")
 
-    def path(m: re.Match[str]) -> str:
-        known = names.keys() >= _words(m[0])
-        return ".".join(names.get(w, w) for w in m[0].split(".")) if known else m[0]
+    def path(text: str) -> str:
+        known = names.keys() >= _words(text)
+        return ".".join(names.get(w, w) for w in text.split(".")) if known else text
 
     def clean(value: Any, key: str = "") -> Any:
         if isinstance(value, dict):
@@ -99,7 +98,9 @@ def _redacted(found: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
         if isinstance(value, str):
             if key in ("line", "model"):
                 return HIDDEN if key == "model" else ""
-            return _PATH.sub(path, value) if key == "module" else _PATH_OF_CALL.sub(path, value)
+            if key == "module":
+                return path(value)
+            return _PATH_OF_CALL.sub(lambda m: path(m[0]), value)
         return value
 
     cleaned: dict[str, Any] = clean(found)

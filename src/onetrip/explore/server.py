@@ -98,7 +98,9 @@ class Explorer:
         with self._lock:
             found = self.pages.get(name)
             if found is None:
-                found = self.pages[name] = Page(Session(self.boards, self.target))
+                found = self.pages[name] = Page(
+                    Session(self.boards, self.target, self.boards.workshop.given)
+                )
                 while len(self.pages) > MOST_SESSIONS:
                     self.pages.popitem(last=False)
             self.pages.move_to_end(name)

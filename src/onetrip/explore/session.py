@@ -115,12 +115,11 @@ class Boards:
 class Session:
     """One page."""
 
-    def __init__(self, boards: Boards, target: str) -> None:
+    def __init__(self, boards: Boards, target: str, given: Plan | None = None) -> None:
         self.boards = boards
         self._mine: dict[tuple[str, str, int, str], Board] = {}
         self._others: dict[int, Place] = {}
         self.place = Place(target, boards.workshop.sizes[0])
-        given = boards.workshop.given
         if given is None or not self._take(given):
             self.preset("eager")
 

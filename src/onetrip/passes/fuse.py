@@ -79,8 +79,8 @@ def _fuse(
     try:
         nest = _uniform(closed, members, nests)
     except NoNestError:
-        walked = None if mixed is None else _mixed(closed, members, nests)
-        if mixed is None or walked is None or not mixed(walked):
+        walked = None if mixed is None else _mixed(closed, members, nests, mixed)
+        if walked is None:
             raise
         nest = walked
     if bounded and len(nest.expressions) > MAX_EXPRESSIONS:
@@ -103,9 +103,12 @@ def _uniform(
 
 
 def _mixed(
-    closed: Mapping[str, Closed], members: Sequence[str], nests: Mapping[str, Nest]
+    closed: Mapping[str, Closed],
+    members: Sequence[str],
+    nests: Mapping[str, Nest],
+    walkable: Walkable,
 ) -> Nest | None:
-    """The nest of reductions over unlike axes; None where their values share no axes."""
+    """The nest of reductions over unlike axes; None where no walk computes it."""
     if not any(isinstance(e, Reduced) for c in closed.values() for e in c.folds):
         return None
     values = unified(tuple(closed.values()))
@@ -118,7 +121,8 @@ def _mixed(
     space = tuple(a for a in dict.fromkeys(used[0]) if a not in bound and all(a in u for u in used))
     inner = [tuple(a for a in dict.fromkeys(u) if a not in space) for u in used]
     names = own_names([*inner, *folded], space)
-    return _nest(placed, inner, space, names, members, nests)
+    nest = _nest(placed, inner, space, names, members, nests)
+    return nest if walkable(nest) else None
 
 
 def _nest(

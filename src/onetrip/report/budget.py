@@ -164,7 +164,7 @@ def limits_of(document: Document) -> Limits:
         t.traffic_bytes,
         t.peak_bytes,
         tuple(sorted({op for _, g in _groups(document) for op in _extern_ops(g)})),
-        tuple(sorted({_form(c) for _, g in _groups(document) for c in calls_of(g)})),
+        tuple(sorted({layerless(c) for _, g in _groups(document) for c in calls_of(g)})),
         tuple(
             Group(group.name, calls, _stored(graph, group), graph.name)
             for graph, group in _groups(document)
@@ -215,11 +215,6 @@ def calls_of(group: PlanGroup) -> dict[str, None]:
 def call_of(node: str) -> str:
     """The short key of the call that a node's key belongs to."""
     return short(node.partition("[")[0])
-
-
-def _form(call: str) -> str:
-    """A call as the budget knows it: more copies of a layer are no new call."""
-    return layerless(short(call))
 
 
 def _groups(document: Document) -> Iterator[tuple[Graph, PlanGroup]]:
@@ -339,15 +334,18 @@ def _causes(document: Document, limits: Limits) -> list[Cause]:
 
 
 def _new_calls(document: Document, limits: Limits) -> Iterator[Cause]:
-    """Calls that the model had not got when the budget was written, each form once."""
+    """Calls that the model had not got when the budget was written; of copies of a layer one."""
+    if not limits.calls:
+        return
     seen = set(limits.calls)
-    for graph, group in _groups(document) if seen else ():
-        for call, key in {short(k): k for k in (n.partition("[")[0] for n in group.nodes)}.items():
-            if _form(call) not in seen:
-                seen.add(_form(call))
-                text = f"{call} is no call of the model that the budget was written for"
-                remedy = "take it out, or accept it: --write"
-                yield Cause(text, graph.call_lines.get(key, ""), "new-call", remedy)
+    for graph, node in ((graph, node) for graph, g in _groups(document) for node in g.nodes):
+        call = call_of(node)
+        if layerless(call) in seen:
+            continue
+        seen.add(layerless(call))
+        text = f"{call} is no call of the model that the budget was written for"
+        line = graph.call_lines.get(node.partition("[")[0], "")
+        yield Cause(text, line, "new-call", "take it out, or accept it: --write")
 
 
 def _inside(graph: Graph, calls: set[str]) -> list[Boundary]:

@@ -63,6 +63,11 @@ def layerless(key: str) -> str:
     return f"{_NUMBER.sub('*', module)}:{rest}"
 
 
+def layers(module: str) -> list[int]:
+    """The numbers of layers in a module's path."""
+    return [int(text) for text in _NUMBER.findall(module)]
+
+
 @dataclass(frozen=True)
 class Call:
     """One call that eager makes, as the nodes it became.
