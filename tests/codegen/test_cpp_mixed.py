@@ -10,23 +10,19 @@ import cpp_nests as nests
 import numpy as np
 import pytest
 from cpp_run import Case, built, call, check, kernel_of, memory_of
+from mixed_nests import batched, fold, norm_backward, of_softmax
 
 from onetrip.base.dtype import DType, bf16, f32, i64
 from onetrip.base.sym import Dim, Size, Sym, Var, add, mul
 from onetrip.cost.mixed import LEAST_ROWS, PIECES, mixed_of, most_held, partial_bytes, too_long
-from onetrip.ir.expr import Expr, Load, Position, Reduced, Reduction, apply, cast
+from onetrip.ir.expr import Expr, Load, Position, apply, cast
 from onetrip.ir.kernel import Kernel, Loop, Scratch, statements
-from onetrip.ir.monoid import number
-from onetrip.ir.nest import Axis, Buffer, Nest, Store
+from onetrip.ir.nest import Buffer, Nest, Store
 from onetrip.ir.verify import verify
 from onetrip.target.load import load
 
 CPU = load("cpu")
 SIZES = ((3, 8), (1, 8), (8, 1), (0, 8), (67, 31), (127, 257), (200, 5), (700, 96), (2100, 40))
-
-
-def fold(monoid: str, axes: Sequence[Var], *lift: Expr, component: int = 0) -> Expr:
-    return Reduced(Reduction(monoid, tuple(axes), lift), component, lift[component].dtype)
 
 
 def case_of(nest: Nest, n: Size | None = None, rows: int = 0) -> Case:
@@ -54,51 +50,6 @@ def three_kinds(rows: int, columns: int, dtype: DType = f32) -> Case:
     buffers = (nests.read("x", dtype, (rows * columns,)),
                *(nests.written(name, d, (size,)) for name, (d, size) in out.items()))  # fmt: skip
     return case_of(Nest((), buffers, stores))
-
-
-def norm_backward(rows: Dim, columns: int, dtype: DType = f32) -> Nest:
-    """dx = g w r - x r^3 mean(g w x), dw = sum of g x r, db = sum of g: RMSNorm with a bias."""
-    i, j = Var("r0", rows), Var("r1", columns)
-    at = i * columns + j
-    g, x, w = (cast(Load(n, (k,), dtype), f32) for n, k in (("g", at), ("x", at), ("w", j)))
-    scale = Load("r", (i,), f32)
-    normed, weighted = apply("mul", x, scale), apply("mul", g, w)
-    mean = fold("sum", (j,), apply("mul", weighted, normed))
-    mean = apply("div", mean, number(columns, f32))
-    dx = apply("mul", apply("sub", weighted, apply("mul", normed, mean)), scale)
-    stores = (
-        Store("dx", (at,), cast(dx, dtype), (i, j)),
-        Store("dw", (j,), cast(fold("sum", (i,), apply("mul", g, normed)), dtype), (j,)),
-        Store("db", (j,), cast(fold("sum", (i,), g), dtype), (j,)),
-    )
-    many = rows * columns
-    buffers = (nests.read("g", dtype, (many,)), nests.read("x", dtype, (many,)),
-               nests.read("w", dtype, (columns,)), nests.read("r", f32, (rows,)),
-               nests.written("dx", dtype, (many,)),
-               *(nests.written(n, dtype, (columns,)) for n in ("dw", "db")))  # fmt: skip
-    return Nest((), buffers, stores)
-
-
-def of_softmax(rows: int, columns: int) -> Case:
-    """sum over rows of softmax of each row: a column made of two reductions of its rows."""
-    i, j = Var("r0", rows), Var("r1", columns)
-    x = Load("x", (i * columns + j,), f32)
-    e = apply("exp", apply("sub", x, fold("max", (j,), x)))
-    share = apply("div", e, fold("sum", (j,), e))
-    out = (nests.read("x", f32, (rows * columns,)), nests.written("y", f32, (columns,)))
-    return case_of(Nest((), out, (Store("y", (j,), fold("sum", (i,), share), (j,)),)))
-
-
-def batched(batch: int, rows: int, columns: int) -> Case:
-    """Sums of rows and of columns of each matrix of a batch."""
-    b, i, j = Var("p0", batch), Var("r0", rows), Var("r1", columns)
-    x = Load("x", ((b * rows + i) * columns + j,), f32)
-    stores = (Store("row", (b * rows + i,), fold("sum", (j,), x), (i,)),
-              Store("column", (b * columns + j,), fold("sum", (i,), x), (j,)))  # fmt: skip
-    sizes = {"row": batch * rows, "column": batch * columns}
-    buffers = (nests.read("x", f32, (batch * rows * columns,)),
-               *(nests.written(n, f32, (k,)) for n, k in sizes.items()))  # fmt: skip
-    return case_of(Nest((Axis(b),), buffers, stores))
 
 
 def of_images(images: int, channels: int, pixels: int) -> Case:
@@ -210,7 +161,8 @@ def test_values_stand() -> None:
     cases += [three_kinds(67, 31, bf16), three_kinds(96, 500, bf16)]
     cases += [case_of(norm_backward(r, c)) for r, c in SIZES]
     cases += [case_of(norm_backward(r, c, bf16)) for r, c in ((67, 31), (127, 257))]
-    cases += [of_softmax(61, 37), of_softmax(101, 700), batched(3, 40, 24), batched(9, 67, 130)]
+    cases += [case_of(of_softmax(61, 37)), case_of(of_softmax(101, 700))]
+    cases += [case_of(batched(3, 40, 24)), case_of(batched(9, 67, 130))]
     cases += [of_images(5, 7, 30), of_images(70, 3, 65), *map(drawn, range(12))]
     kernels = check(*cases)
     large = [k for k, (nest, _, _) in zip(kernels, cases, strict=True) if mixed_of(nest, CPU)]

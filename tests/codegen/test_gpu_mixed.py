@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import gpu_cases as cases
+import mixed_nests
 import numpy as np
 import pytest
 from gpu_cases import Case, buffer, reduced, written
@@ -25,7 +26,7 @@ from onetrip.interp.nest_interp import run_nest
 from onetrip.ir.expr import Expr, Load, apply, cast
 from onetrip.ir.kernel import Carry, Loop, statements
 from onetrip.ir.kernel import Mapping as Runs
-from onetrip.ir.nest import Axis, Buffer, Nest, Store
+from onetrip.ir.nest import Buffer, Nest, Store
 from onetrip.passes.mixed import is_mixed, walks
 from onetrip.runtime.triton_assemble import assemble
 from onetrip.target import load
@@ -33,6 +34,10 @@ from onetrip.target import load
 Array = Any
 SIZES = ((3, 8), (1, 8), (0, 8), (8, 1), (1, 1), (67, 31), (127, 257), (200, 5), (96, 500))
 CHIPS = ("a100", "h200", "b200", "mi300x")
+
+
+def norm_backward(rows: Dim, columns: int, dtype: dt.DType = dt.bf16) -> Case:
+    return Case(mixed_nests.norm_backward(rows, columns, dtype))
 
 
 def sums(rows: Dim, columns: int, dtype: dt.DType = dt.f32) -> Case:
@@ -47,58 +52,18 @@ def sums(rows: Dim, columns: int, dtype: dt.DType = dt.f32) -> Case:
     return Case(Nest((), (buffer("x", dtype, rows * columns), *out), tuple(stores)))
 
 
-def norm_backward(rows: Dim, columns: int, dtype: dt.DType = dt.bf16) -> Case:
-    """dx = g w r - x r^3 mean(g w x), dw = sum of g x r, db = sum of g: RMSNorm with a bias."""
-    i, j = Var("r0", rows), Var("r1", columns)
-    at = i * columns + j
-    g, x, w = (cast(Load(n, (k,), dtype), dt.f32) for n, k in (("g", at), ("x", at), ("w", j)))
-    scale = Load("r", (i,), dt.f32)
-    normed = apply("mul", x, scale)
-    weighted = apply("mul", g, w)
-    mean = reduced("sum", (j,), apply("mul", weighted, normed))
-    mean = apply("div", mean, cases.f32(columns))
-    dx = apply("mul", apply("sub", weighted, apply("mul", normed, mean)), scale)
-    stores = (
-        Store("dx", (at,), cast(dx, dtype), (i, j)),
-        Store("dw", (j,), cast(reduced("sum", (i,), apply("mul", g, normed)), dtype), (j,)),
-        Store("db", (j,), cast(reduced("sum", (i,), g), dtype), (j,)),
-    )
-    many = rows * columns
-    read = (buffer("g", dtype, many), buffer("x", dtype, many), buffer("w", dtype, columns),
-            buffer("r", dt.f32, rows))  # fmt: skip
-    out = (written("dx", dtype, many), *(written(n, dtype, columns) for n in ("dw", "db")))
-    return Case(Nest((), (*read, *out), stores))
-
-
-def column_of_softmax(rows: int, columns: int) -> Case:
-    """sum over rows of softmax of each row: a column made of two reductions of its rows."""
-    i, j = Var("r0", rows), Var("r1", columns)
-    x = Load("x", (i * columns + j,), dt.f32)
-    e = apply("exp", apply("sub", x, reduced("max", (j,), x)))
-    share = apply("div", e, reduced("sum", (j,), e))
-    store = Store("y", (j,), reduced("sum", (i,), share), (j,))
-    out = (buffer("x", dt.f32, rows * columns), written("y", dt.f32, columns))
-    return Case(Nest((), out, (store,)))
-
-
-def batched(batch: int, rows: int, columns: int) -> Case:
-    """Sums of rows and of columns of each matrix of a batch."""
-    b, i, j = Var("p0", batch), Var("r0", rows), Var("r1", columns)
-    x = Load("x", ((b * rows + i) * columns + j,), dt.f32)
-    stores = (Store("row", (b * rows + i,), reduced("sum", (j,), x), (i,)),
-              Store("column", (b * columns + j,), reduced("sum", (i,), x), (j,)))  # fmt: skip
-    buffers = (buffer("x", dt.f32, batch * rows * columns),
-               written("row", dt.f32, batch * rows),
-               written("column", dt.f32, batch * columns))  # fmt: skip
-    return Case(Nest((Axis(b),), buffers, stores))
-
-
 CASES = {f"sums {r} x {c}": sums(r, c) for r, c in SIZES}
 CASES |= {f"sums bf16 {r} x {c}": sums(r, c, dt.bf16) for r, c in ((67, 31), (96, 500))}
 CASES |= {f"norm {r} x {c}": norm_backward(r, c) for r, c in SIZES}
 CASES |= {f"norm f32 {r} x {c}": norm_backward(r, c, dt.f32) for r, c in ((67, 31), (127, 257))}
-CASES |= {"softmax": column_of_softmax(61, 37), "softmax in parts": column_of_softmax(101, 700)}
-CASES |= {"batch": batched(3, 40, 24), "large batch": batched(9, 67, 130)}
+CASES |= {
+    "softmax": Case(mixed_nests.of_softmax(61, 37)),
+    "softmax in parts": Case(mixed_nests.of_softmax(101, 700)),
+}
+CASES |= {
+    "batch": Case(mixed_nests.batched(3, 40, 24)),
+    "large batch": Case(mixed_nests.batched(9, 67, 130)),
+}
 
 
 def stands(case: Case, found: Mapping[str, Array], arrays: Mapping[str, Array]) -> None:
