@@ -41,13 +41,19 @@ def _one_less(page: Any) -> None:
     _acted(page, "x")
 
 
+def _sweet(page: Any) -> None:
+    page.keyboard.press("n")
+    for _ in range(4):
+        page.keyboard.press("n")
+        _acted(page, "x")
+    page.keyboard.press("n")
+    page.wait_for_selector("#detail .verdict")
+
+
 def _pressure(page: Any) -> None:
-    page.select_option("#target", "few-registers")
-    page.wait_for_selector("body[data-acts='1']")
-    page.locator("#nodes").focus()
     _acted(page, "f")
-    page.keyboard.press("p")
     page.get_by_role("tab", name="Kernels").click()
+    page.get_by_role("button", name="K18", exact=True).click()
 
 
 def _source(page: Any) -> None:
@@ -67,7 +73,8 @@ def _whole_model(page: Any) -> None:
 PICTURES: dict[str, tuple[str, str, Callable[[Any], None]]] = {
     "all-cut": ("demo", "light", _all_cut),
     "one-cut-less": ("demo", "light", _one_less),
-    "pressure": ("demo", "light", _pressure),
+    "sweet-spot": ("pressure", "light", _sweet),
+    "pressure": ("pressure", "light", _pressure),
     "source": ("demo", "dark", _source),
     "bert": ("bert", "light", _whole_model),
 }
@@ -85,7 +92,7 @@ def take(folder: Path) -> list[Path]:
             shop = ModelWorkshop(
                 demo, gallery.DEMOS[demo].programs(), made_up=gallery.made_up_chips()
             )
-            running = server.start(shop, "h100")
+            running = server.start(shop, gallery.DEMOS[demo].target)
             for name, (_, theme, prepare) in PICTURES.items():
                 if PICTURES[name][0] != demo:
                     continue

@@ -25,6 +25,11 @@ def demo() -> ModelWorkshop:
 
 
 @pytest.fixture(scope="session")
+def pressure() -> ModelWorkshop:
+    return workshop("pressure")
+
+
+@pytest.fixture(scope="session")
 def running(demo: ModelWorkshop) -> Iterator[server.Running]:
     made = server.start(demo, "h100")
     yield made

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_session import Layer
+from test_session import SWEET, Layer
 from torch import nn
 
 from onetrip.api.workshop import ModelWorkshop
@@ -112,6 +112,39 @@ def test_the_lesson_with_the_keyboard_alone(opened: Opened, model: Session) -> N
     model.preset("best")
     assert says(page, *totals(model))
     assert "against eager" in page.locator("#status").inner_text()
+
+
+def test_the_sweet_spot_with_the_keyboard_alone(opened: Opened, pressure: ModelWorkshop) -> None:
+    """All cut; fuse until the next one would spill; fuse all: red, and the traffic goes up."""
+    running = server.start(pressure, "few-registers")
+    model = Session(Boards(pressure), "few-registers")
+    try:
+        page = opened(running.url)
+        assert says(page, *totals(model)) and totals(model)[0] == 7
+        page.keyboard.press("n")  # the product's boundary
+        for name in SWEET:
+            page.keyboard.press("n")
+            page.wait_for_selector(f'#detail h3:text-is("{name}")')
+            act(page, "x")
+            model.toggle(next(e.id for e in model.board.edges if model.title(e) == name))
+            assert says(page, *totals(model))
+            assert page.locator("#meters .over").count() == 0
+        sweet = totals(model)
+        assert sweet[0] == 3
+        act(page, "f")
+        model.preset("max")
+        assert says(page, *totals(model)) and totals(model)[0] == 2
+        assert totals(model)[1] > sweet[1]
+        assert "spills 44 B a thread" in page.locator("#meters .over").inner_text()
+        act(page, "b")
+        model.preset("best")
+        assert says(page, *totals(model)) and totals(model) == sweet
+        page.select_option("#size", "2x")
+        page.wait_for_selector("body[data-acts='7']")
+        model.go(size="2x")
+        assert says(page, *totals(model)) and totals(model)[0] == 3
+    finally:
+        running.stop()
 
 
 def test_a_cut_moves_nothing(opened: Opened) -> None:

@@ -87,6 +87,56 @@ def test_on_few_registers_the_last_fuse_spills_and_the_traffic_says_so(session: 
     assert t["traffic"] == meters(session)[1] + t["spilled"]
 
 
+TRIP = 4096 * 4096 * 2
+"""Bytes of one trip of the tensor between two calls."""
+SWEET = ["add → gelu", "gelu → mul", "mul → add#1", "add#1 → add#2"]
+
+
+@pytest.fixture
+def few(pressure: ModelWorkshop) -> Session:
+    return Session(Boards(pressure), gallery.DEMOS["pressure"].target)
+
+
+def test_under_pressure_the_last_fuse_moves_more_than_it_saves(few: Session) -> None:
+    """All cut; each fuse saves a kernel and two trips; the last one spills more than it saves."""
+    _, traffic, _, _ = meters(few)
+    assert meters(few)[0] == 7
+    for k, title in enumerate(SWEET, 1):
+        few.toggle(edge(few, title).id)
+        assert meters(few)[:2] == (7 - k, traffic - 2 * k * TRIP)
+        assert shown.totals(few)["spill"] == 0
+    sweet, last = meters(few), edge(few, "add#2 → norm:layer_norm")
+    told = shown.why(few, last)
+    assert told["code"] == "pressure-registers" and told["if_fused"]["traffic"] > 0
+    few.toggle(last.id)
+    t = shown.totals(few)
+    assert (t["kernels"], t["registers"], t["limit"], t["spill"]) == (2, 40, 40, 44)
+    assert t["spilled"] == 2 * 44 * 256 * 4096  # out and in, of each thread of each row
+    assert t["traffic"] == sweet[1] - 2 * TRIP + t["spilled"] > sweet[1]
+    assert t["us"] > sweet[3].expected
+    few.preset("max")
+    assert shown.totals(few)["traffic"] == t["traffic"]
+    few.preset("best")
+    assert meters(few)[:2] == sweet[:2]
+
+
+def test_under_pressure_twice_the_rows_leave_the_kernels(few: Session) -> None:
+    counts = {}
+    for size in ("1x", "2x", "4x"):
+        few.go(size=size)
+        for search in ("max", "best"):
+            few.preset(search)
+            counts[size, search] = meters(few)[0]
+    assert set(counts.values()) == {2, 3}
+    assert all(n == counts["1x", search] for (_, search), n in counts.items())
+
+
+def test_with_the_registers_of_a_real_chip_the_same_fuse_saves_traffic(few: Session) -> None:
+    few.go(target="h100")
+    few.preset("best")
+    assert meters(few)[0] == 2 and shown.totals(few)["spilled"] == 0
+
+
 def test_undo_and_redo(session: Session) -> None:
     first = edge(session, "add → gelu").id
     before = meters(session)
@@ -426,7 +476,7 @@ def test_forward_and_backward_are_kept_apart_and_saved_together() -> None:
     assert session.place.graph == 0
 
 
-@pytest.mark.parametrize("name", ["dropout", "siblings", "conv", "attention"])
+@pytest.mark.parametrize("name", ["pressure", "dropout", "siblings", "conv", "attention"])
 def test_every_demo_has_plans_reasons_and_an_export(name: str) -> None:
     shop = ModelWorkshop(name, gallery.DEMOS[name].programs(), made_up=gallery.made_up_chips())
     session = Session(Boards(shop), "h100")

@@ -29,11 +29,13 @@ class Demo:
     Attributes:
         about: what it teaches, in one line.
         make: (model, args) for a size: a number of rows, images or tokens.
+        target: the chip that its page begins with.
     """
 
     about: str
     make: Callable[[int], Made]
     sizes: Mapping[str, int]
+    target: str = "h100"
 
     def programs(self) -> dict[str, Callable[[], Made]]:
         """What makes each size."""
@@ -77,6 +79,22 @@ class Block(nn.Module):
 
 def _block(rows: int) -> Made:
     return _frozen(Block(1024, 4096)), (_empty(rows, 1024), _empty(rows, 4096))
+
+
+class Streams(Block):
+    """The block with a gate and two residual streams: what is fused with the norm loads more."""
+
+    def forward(self, x: Tensor, gate: Tensor, *streams: Tensor) -> Tensor:
+        """Rows of the hidden width."""
+        h = F.gelu(torch.matmul(x, self.weight) + self.bias) * gate
+        for stream in streams:
+            h = h + stream
+        normalized: Tensor = self.norm(h)
+        return normalized
+
+
+def _streams(rows: int) -> Made:
+    return _frozen(Streams(1024, 4096)), (_empty(rows, 1024), *(_empty(rows, 4096) for _ in "abc"))
 
 
 def _dropout(rows: int) -> Made:
@@ -133,6 +151,12 @@ IMAGES = {"1x": 32, "2x": 64, "4x": 128}
 LENGTHS = {"1x": 512, "2x": 1024, "4x": 2048}
 DEMOS: dict[str, Demo] = {
     "demo": Demo("matmul -> bias -> gelu -> add -> norm", _block, ROWS),
+    "pressure": Demo(
+        "matmul -> bias -> gelu -> gate -> add -> add -> norm, on few registers",
+        _streams,
+        ROWS,
+        "few-registers",
+    ),
     "dropout": Demo("norm(dropout(x + bias)) in training", _dropout, ROWS),
     "siblings": Demo("three operators over one input", _siblings, ROWS),
     "conv": Demo("convolution, batch norm, relu in evaluation", _conv, IMAGES),
@@ -144,6 +168,13 @@ DEMOS: dict[str, Demo] = {
 
 
 def made_up_chips() -> dict[str, tuple[str, Target]]:
-    """A chip to learn register pressure on: real ones have five times what the demo needs."""
-    few = replace(load("h100"), name="few-registers", registers_per_thread=40)
+    """A chip to learn register pressure on: real ones have five times what the demos need, and a
+    cache behind them; what spills here goes to memory and back."""
+    chip = load("h100")
+    few = replace(
+        chip,
+        name="few-registers",
+        registers_per_thread=40,
+        spill_bandwidth=chip.copy_bandwidth,
+    )
     return {few.name: ("h100", few)}

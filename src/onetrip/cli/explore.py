@@ -14,10 +14,15 @@ from onetrip.base.options import NUMERICS
 if TYPE_CHECKING:
     from onetrip.api.workshop import ModelWorkshop
 
+TARGET = "h100"
+"""Of a page on a model of one's own."""
+
 
 @click.command("explore")
 @click.argument("model", default="demo")
-@click.option("--target", default="h100", show_default=True, help="A chip of `onetrip targets`.")
+@click.option(
+    "--target", help=f"A chip of `onetrip targets`; default: the demo's own, or {TARGET}."
+)
 @click.option("--numerics", type=click.Choice(NUMERICS), default="eager", show_default=True)
 @click.option("--training", is_flag=True, help="Forward and backward.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Default: any free one.")
@@ -28,7 +33,7 @@ if TYPE_CHECKING:
 @click.option("--redact", is_flag=True, help="Without modules, lines and source, for --export.")
 def command(
     model: str,
-    target: str,
+    target: str | None,
     numerics: str,
     training: bool,
     port: int,
@@ -39,12 +44,13 @@ def command(
 ) -> None:
     """Open MODEL's graph: see every fusion boundary with its reason, cut and fuse, save the plan.
 
-    MODEL is as for `onetrip plan`, or one of the demos: demo, dropout, siblings, conv, attention,
-    bert. No GPU and no network are needed.
+    MODEL is as for `onetrip plan`, or one of the demos: demo, pressure, dropout, siblings, conv,
+    attention, bert. No GPU and no network are needed.
     """
     if redact and export is None:
         raise UsageError("--redact is for files", expected="--export FILE beside it")
-    workshop = _workshop(model, training, numerics, measure)
+    workshop, begins_with = _workshop(model, training, numerics, measure)
+    target = target or begins_with
     if export is not None:
         _write(workshop, target, export, redact)
         return
@@ -58,19 +64,23 @@ def command(
     server().serve(workshop, target, port, announce)
 
 
-def _workshop(name: str, training: bool, numerics: str, measure: bool) -> ModelWorkshop:
+def _workshop(name: str, training: bool, numerics: str, measure: bool) -> tuple[ModelWorkshop, str]:
+    """The workshop of a model or a demo, and the target that its page begins with."""
     from onetrip.api.models import load_model
     from onetrip.api.workshop import ModelWorkshop
     from onetrip.bench import gallery
 
-    if name in gallery.DEMOS:
-        programs, chips = gallery.DEMOS[name].programs(), gallery.made_up_chips()
+    demo = gallery.DEMOS.get(name)
+    if demo is not None:
+        programs, chips, target = demo.programs(), gallery.made_up_chips(), demo.target
     else:
         found = load_model(name)
         programs, chips = {"as given": lambda: (found.model, found.args, found.kwargs)}, {}
-    return ModelWorkshop(
+        target = TARGET
+    workshop = ModelWorkshop(
         name, programs, training=training, numerics=numerics, measure=measure, made_up=chips
     )
+    return workshop, target
 
 
 def _write(workshop: ModelWorkshop, target: str, path: Path, redact: bool) -> None:
