@@ -3,20 +3,43 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from onetrip.api.workshop import ModelWorkshop
+from onetrip.base.cancel import checkpoint
 from onetrip.bench import gallery
 from onetrip.explore import server
+from onetrip.report.view import Plan
 
 
 def workshop(name: str) -> ModelWorkshop:
     """The workshop of a demo."""
     programs, chips = gallery.DEMOS[name].programs(), gallery.made_up_chips()
     return ModelWorkshop(name, programs, made_up=chips)
+
+
+class Endless(ModelWorkshop):
+    """Its Best takes until somebody has had enough."""
+
+    begun, enough = threading.Event(), threading.Event()
+
+    def plan(self, size: str, target: str, search: str) -> Plan:
+        if search == "best":
+            self.begun.set()
+            while not self.enough.wait(0.01):
+                checkpoint()
+        return super().plan(size, target, search)
+
+
+@pytest.fixture
+def endless() -> Endless:
+    Endless.begun.clear()
+    Endless.enough.clear()
+    return Endless("demo", gallery.DEMOS["demo"].programs(), made_up=gallery.made_up_chips())
 
 
 @pytest.fixture(scope="session")

@@ -147,6 +147,33 @@ def test_the_sweet_spot_with_the_keyboard_alone(opened: Opened, pressure: ModelW
         running.stop()
 
 
+def test_planning_can_be_cancelled_with_a_button_and_with_a_key(
+    opened: Opened, endless: Any
+) -> None:
+    running = server.start(endless, "h100")
+    try:
+        page = opened(running.url)
+        shown_before = meters(page)
+        for leave in (
+            lambda: page.get_by_role("button", name="Cancel").click(),
+            lambda: page.keyboard.press("c"),
+        ):
+            page.keyboard.press("b")
+            page.wait_for_selector("#cancel:not([hidden])")
+            leave()
+            page.wait_for_selector("#cancel", state="hidden")
+            page.wait_for_function(
+                "document.getElementById('status').textContent.startsWith('canc')"
+            )
+            assert meters(page) == shown_before and state(page)["preset"] == "eager"
+        endless.enough.set()
+        act(page, "b")
+        assert state(page)["preset"] == "best"
+    finally:
+        endless.enough.set()
+        running.stop()
+
+
 def test_a_cut_moves_nothing(opened: Opened) -> None:
     page = opened()
     before = page.evaluate(PLACES)
@@ -193,6 +220,7 @@ KEYS: dict[str, Callable[[Any], bool]] = {
     "f": lambda p: press(p, "f")["preset"] == "max",
     "e": lambda p: press(p, "f e")["preset"] == "eager",
     "b": lambda p: press(p, "b")["preset"] == "best",
+    "c": lambda p: "Nothing is being" in refused(p, "c"),
     "u": lambda p: press(p, "f u")["preset"] == "eager",
     "r": lambda p: press(p, "f u r")["preset"] == "max",
     "s": lambda p: saved(p)["totals"]["kernels"] == 5,
@@ -201,6 +229,12 @@ KEYS: dict[str, Callable[[Any], bool]] = {
     "Escape": lambda p: press(p, "/ Escape")["focus"] == "nodes",
     "?": lambda p: helps(p),
 }
+
+
+def refused(page: Any, keys: str) -> str:
+    press(page, keys)
+    found: str = page.locator("#problem:not([hidden])").inner_text()
+    return found
 
 
 def saved(page: Any) -> dict[str, Any]:

@@ -22,6 +22,11 @@ Answer = tuple[int, Any, dict[str, str]]
 
 @pytest.fixture
 def ask(running: server.Running) -> Any:
+    return asker(running)
+
+
+def asker(running: server.Running) -> Any:
+    """Sends a request with the right token and host, unless others are given."""
     parts = urlsplit(running.url)
     token = parts.query.partition("=")[2]
 
@@ -158,6 +163,53 @@ def test_best_is_streamed_with_its_bound(ask: Any) -> None:
     assert name == "event: best"
     found = json.loads(data.removeprefix("data: "))
     assert found["kernels"] == 2 and found["gap"] >= 0 and found["kind"] == "exact"
+
+
+def test_what_is_planned_can_be_cancelled_and_changes_nothing(endless: Any) -> None:
+    running = server.start(endless, "h100")
+    ask = asker(running)
+    ask("/graph?session=a")
+    _, before, _ = ask("/plan?session=a", b'{"do": "undo"}')
+    answers: list[Answer] = []
+    best = b'{"do": "preset", "preset": "best"}'
+    waiting = threading.Thread(target=lambda: answers.append(ask("/plan?session=a", best)))
+    waiting.start()
+    try:
+        assert endless.begun.wait(60)
+        assert ask("/cancel?session=other", b"")[0] == 200  # another page's wish
+        assert ask("/plan?session=a", b'{"do": "undo"}')[0] == 200
+        assert not answers
+        assert ask("/cancel?session=a", b"")[0] == 200
+        waiting.join(60)
+        assert [x[:2] for x in answers] == [(200, {"cancelled": True})]
+        _, after, _ = ask("/plan?session=a", b'{"do": "undo"}')
+        assert (after["totals"], after["history"]) == (before["totals"], ["Eager"])
+        endless.enough.set()
+        assert ask("/plan?session=a", best)[1]["preset"] == "best"
+    finally:
+        endless.enough.set()
+        running.stop()
+
+
+def test_a_stream_that_is_left_ends_the_planning(endless: Any) -> None:
+    running = server.start(endless, "h100")
+    parts = urlsplit(running.url)
+    connection = http.client.HTTPConnection(parts.netloc, timeout=60)
+    connection.request("GET", f"/best?{parts.query}")
+    answer = connection.getresponse()
+    assert answer.readline() == b"event: planning\n"
+    assert endless.begun.wait(60)
+    planners = [t for t in threading.enumerate() if t.name == server.PLANNER]
+    assert planners
+    try:
+        answer.close()
+        connection.close()
+        for thread in planners:
+            thread.join(60)
+            assert not thread.is_alive()
+    finally:
+        endless.enough.set()
+        running.stop()
 
 
 def test_many_sessions_are_bounded(ask: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import nn
 import onetrip
 from onetrip import api
 from onetrip.api.workshop import ModelWorkshop
+from onetrip.base.cancel import Cancelled, cancelled_by
 from onetrip.base.errors import UsageError
 from onetrip.bench import gallery
 from onetrip.explore import export, shown, source, timeline
@@ -230,6 +232,18 @@ def test_sessions_do_not_disturb_each_other(demo: ModelWorkshop) -> None:
     assert meters(two) == before
     two.toggle(edge(two, "add → gelu").id)
     assert meters(one)[0] == 2 and meters(two)[0] == 4
+
+
+def test_a_plan_that_nobody_wants_ends_soon_and_can_be_asked_for_again() -> None:
+    demo = gallery.DEMOS["demo"]
+    shop = ModelWorkshop("demo", demo.programs())
+    unwanted = threading.Event()
+    unwanted.set()
+    with cancelled_by(unwanted):
+        with pytest.raises(Cancelled):
+            shop.plan("1x", "h100", "best")
+        unwanted.clear()
+        assert shop.plan("1x", "h100", "best").kernels == 2
 
 
 @pytest.mark.parametrize(

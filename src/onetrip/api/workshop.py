@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import threading
 import webbrowser
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import torch
 
+from ..base.cancel import checkpoint
 from ..base.errors import UsageError
 from ..base.options import parse_options
 from ..explore.workshop import Written
@@ -33,6 +35,8 @@ from .pipeline import analyze, schedule_groups
 NONE_MADE_UP: Mapping[str, tuple[str, Target]] = {}
 ROUNDS, SECONDS = 15, 1.0
 """Of timing one group."""
+BEAT_SECONDS = 0.2
+"""Between two looks whether who waits for another's plan still wants it."""
 Program = Callable[[], tuple[Any, ...]]
 """Makes (model, args) or (model, args, kwargs)."""
 
@@ -76,16 +80,29 @@ class ModelWorkshop:
         self._plans: dict[tuple[str, str, str], Plan] = {}
 
     def plan(self, size: str, target: str, search: str) -> Plan:
-        """The plan of a preset; made once. One that is made already is not waited for."""
+        """The plan of a preset; made once. One that is made already is not waited for.
+
+        Raises:
+            Cancelled: nobody wants it any more; nothing of it is kept.
+        """
         found = self._plans.get((size, target, search))
         if found is not None:
             return found
-        with self._lock:
+        with self._alone():
             found = self._plans.get((size, target, search))
             if found is None:
                 found = self._planned(size, target, search)
                 self._plans[size, target, search] = found
             return found
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        while not self._lock.acquire(timeout=BEAT_SECONDS):
+            checkpoint()
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def _planned(self, size: str, target: str, search: str) -> Plan:
         if target in self._made_up:

@@ -25,6 +25,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from ..base.cancel import Cancelled, cancelled_by
 from ..base.errors import OnetripError, UsageError
 from ..report import compare
 from . import export, shown, source, timeline
@@ -40,6 +41,8 @@ STATIC = files("onetrip.explore") / "static"
 KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 BEAT_SECONDS = 0.5
 """Between two signs of life while Best is planned."""
+PLANNER = "best"
+"""The thread that plans it for a page that has just been opened."""
 GRACE = 3
 """Seconds that answers under way have when the server ends; a stream ends within a beat."""
 
@@ -67,9 +70,10 @@ ACTIONS: dict[str, Callable[[Session, Action], None]] = {
 
 @dataclass
 class Page:
-    """One open page: its session and what it was told."""
+    """One open page: its session, what it was told, and whether it wants no plan any more."""
 
     session: Session
+    unwanted: threading.Event = field(default_factory=threading.Event)
     told: shown.Told = field(default_factory=shown.Told)
 
 
@@ -112,14 +116,26 @@ class Explorer:
             return question(self.page(name))
 
     def foresee(self, name: str, action: Action) -> None:
-        """Makes the plan that an action needs, while other pages go on."""
-        place, workshop = self.page(name).session.place, self.boards.workshop
+        """Makes the plans that an action needs, while other pages go on.
+
+        Raises:
+            Cancelled: the page wants none any more.
+        """
+        page, workshop = self.page(name), self.boards.workshop
+        place = page.session.place
         size, target = action.size or place.size, action.target or place.target
-        search = action.preset if action.do == "preset" else "eager"
-        if size in workshop.sizes and search in PRESETS:
-            workshop.plan(size, target, search)
+        wanted = {"preset": action.preset, "go": place.state.preset}.get(action.do, "eager")
+        page.unwanted.clear()
+        with cancelled_by(page.unwanted):
+            for search in PRESETS:
+                if size in workshop.sizes and search in ("eager", wanted):
+                    workshop.plan(size, target, search)
         if action.do in ("preset", "go"):
             self.settle()
+
+    def cancel(self, name: str) -> None:
+        """Ends the planning that a page waits for; its groups stay as they are."""
+        self.page(name).unwanted.set()
 
     def best(self) -> dict[str, Any]:
         """The figures of Best where the pages began, with its bound."""
@@ -153,6 +169,7 @@ def application(explorer: Explorer, token: str, hosts: Sequence[str]) -> Guard:
         Route("/static/{name}", _static),
         Route("/graph", answer(_opened)),
         Route("/plan", _act(explorer), methods=["POST"]),
+        Route("/cancel", _cancel(explorer), methods=["POST"]),
         Route(
             "/why", answer(lambda p, r: shown.why(p.session, p.session.edge(_number(r, "edge"))))
         ),
@@ -220,6 +237,16 @@ def _act(explorer: Explorer) -> Endpoint:
     return endpoint
 
 
+def _cancel(explorer: Explorer) -> Endpoint:
+    """Ends what `POST /plan` waits for, which answers that it was cancelled."""
+
+    async def endpoint(request: Request) -> Response:
+        name = request.query_params.get("session", "")
+        return await _told(lambda: explorer.cancel(name))
+
+    return endpoint
+
+
 def _exported(explorer: Explorer) -> Endpoint:
     """The page as a file; its presets are planned before other pages have to wait."""
 
@@ -243,6 +270,8 @@ def _exported(explorer: Explorer) -> Endpoint:
 async def _told(question: Callable[[], Any]) -> Response:
     try:
         return _json(await run_in_threadpool(question))
+    except Cancelled:
+        return _json({"cancelled": True})
     except OnetripError as error:
         return _json({"error": str(error), "message": error.message}, 400)
 
@@ -302,24 +331,29 @@ def _diff(session: Session, against: str) -> Any:
 
 
 async def _stream(explorer: Explorer) -> AsyncIterator[str]:
-    """Signs of life until Best is planned, then its figures; neither a page that leaves nor a
-    server that ends waits for them."""
+    """Signs of life until Best is planned, then its figures; where the page leaves or the server
+    ends, so does the planning."""
     import anyio
 
     made: list[str] = []
+    unwanted = threading.Event()
 
     def plan() -> None:
         try:
-            made.append(_event("best", explorer.best()))
+            with cancelled_by(unwanted):
+                made.append(_event("best", explorer.best()))
         except OnetripError as error:
             made.append(_event("failed", {"error": str(error)}))
 
-    worker = threading.Thread(target=plan, daemon=True)
+    worker = threading.Thread(target=plan, name=PLANNER, daemon=True)
     worker.start()
     began = time.monotonic()
-    while not made and not explorer.ending():
-        yield _event("planning", {"seconds": round(time.monotonic() - began, 1)})
-        await anyio.sleep(BEAT_SECONDS)
+    try:
+        while not made and not explorer.ending():
+            yield _event("planning", {"seconds": round(time.monotonic() - began, 1)})
+            await anyio.sleep(BEAT_SECONDS)
+    finally:
+        unwanted.set()
     for event in made:
         yield event
 

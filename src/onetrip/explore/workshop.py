@@ -51,7 +51,11 @@ class Workshop(Protocol):
         """A plan whose groups a page begins with; None: with Eager."""
 
     def plan(self, size: str, target: str, search: str) -> Plan:
-        """The plan of a preset; made once."""
+        """The plan of a preset; made once.
+
+        Raises:
+            Cancelled: nobody wants it any more.
+        """
 
     def source(self, planned: Planned, group: Group) -> Written:
         """The generated text of a group of a draft, or the library's call."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from ..base.cancel import checkpoint
 from ..cost.mixed import most_held, too_long, ways
 from ..cost.occupancy import Need, Resources, need
 from ..cost.roofline import Cost, kernel_cost, library_cost
@@ -90,6 +91,7 @@ class Evaluator:
         return not isinstance(found, Unfusable)
 
     def _priced(self, atoms: tuple[int, ...], stored: Names) -> Priced | Unfusable:
+        checkpoint()
         nest = self._fuse(atoms, stored)
         return nest if isinstance(nest, Unfusable) else self.price_nest(nest)
 

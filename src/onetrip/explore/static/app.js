@@ -1,5 +1,6 @@
 // What is shown and chosen, and what an action changes. Every figure comes from Python.
 "use strict";
+const PATIENCE = 200; // milliseconds after which what is being planned can be cancelled
 O.pick = { edge: null, node: null, kernel: null };
 O.view = { mode: "module", open: new Set(), shut: new Set(), unfolded: new Set(), everywhere: true, reasons: new Set() };
 O.detail = "Why";
@@ -58,7 +59,9 @@ O.act = (action) => {
   if (O.exported) return O.fail("A file without Python changes no plan: onetrip explore does.");
   O.queue = O.queue.then(async () => {
     const began = performance.now();
-    const state = await O.ask("/plan", action);
+    const slow = setTimeout(() => { O.by("cancel").hidden = false; }, PATIENCE);
+    const state = await O.ask("/plan", action).finally(() => { clearTimeout(slow); O.by("cancel").hidden = true; });
+    if (state.cancelled) { O.drawHead(); O.by("status").textContent = "cancelled: the plan is as it was"; return; }
     O.spent = O.python;
     O.by("problem").hidden = true;
     if (state.whole) { await O.load(); } else { O.takeState(state); O.drawChange(); }
@@ -67,8 +70,13 @@ O.act = (action) => {
     O.took = performance.now() - began; // until the new figures are painted; what follows may be later
     O.drawRest();
     document.body.dataset.acts = Number(document.body.dataset.acts || 0) + 1;
-  }).catch(O.fail);
+  }).catch((error) => { O.drawHead(); O.tell(); O.fail(error); });
   return O.queue;
+};
+O.cancel = () => {
+  if (O.by("cancel").hidden) return O.fail("Nothing is being planned.");
+  if (O.stopBest) O.stopBest();
+  return O.ask("/cancel", {}).catch(O.fail);
 };
 
 O.preset = (name) => {
@@ -289,6 +297,7 @@ O.listen = () => {
   const on = (id, event, run) => O.by(id).addEventListener(event, run);
   on("undo", "click", () => O.act({ do: "undo" }));
   on("redo", "click", () => O.act({ do: "redo" }));
+  on("cancel", "click", O.cancel);
   on("save", "click", O.save);
   on("export", "click", async () => {
     const found = O.exported ? { html: document.documentElement.outerHTML } : await O.ask("/export").catch(O.fail);

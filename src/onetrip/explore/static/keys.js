@@ -16,6 +16,7 @@
     ["f", "Fuse all", () => O.preset("max")],
     ["e", "Eager", () => O.preset("eager")],
     ["b", "Best", () => O.preset("best")],
+    ["c", "cancel what is being planned", () => O.cancel()],
     ["u", "undo", () => O.act({ do: "undo" })],
     ["r", "redo", () => O.act({ do: "redo" })],
     ["s", "save the plan", () => O.save()],
