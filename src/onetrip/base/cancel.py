@@ -15,7 +15,7 @@ from .errors import OnetripError
 _ASKED: ContextVar[threading.Event | None] = ContextVar("cancelled_by", default=None)
 
 
-class Cancelled(OnetripError):
+class Cancelled(OnetripError):  # noqa: N818 - says what was done, not what went wrong
     """Work that was ended before it was done, since nobody wants its result any more."""
 
 
