@@ -15,8 +15,10 @@ from torch import nn
 
 from onetrip.api.workshop import ModelWorkshop
 from onetrip.base.text import bytes_text
+from onetrip.bench import gallery
 from onetrip.explore import export, server, shown
 from onetrip.explore.session import Boards, Session
+from onetrip.report.budget import Budget, limits_of
 
 pytestmark = pytest.mark.slow
 WIDTHS = {1280: 800, 1920: 1080}
@@ -171,6 +173,27 @@ def test_planning_can_be_cancelled_with_a_button_and_with_a_key(
         assert state(page)["preset"] == "best"
     finally:
         endless.enough.set()
+        running.stop()
+
+
+def test_a_budget_stands_beside_the_figures_and_is_red_beyond(
+    opened: Opened, demo: ModelWorkshop
+) -> None:
+    budget = Budget(1, {"h100": limits_of(demo.plan("1x", "h100", "best").document)})
+    shop = ModelWorkshop("demo", gallery.DEMOS["demo"].programs(), budget=budget)
+    running = server.start(shop, "h100")
+    try:
+        page = opened(running.url)
+        assert meters(page)["BUDGET"].startswith("✘ over")
+        assert "5 of 2 kernels" in meters(page)["BUDGET"]
+        assert "352 MB of 151 MB moved" in meters(page)["BUDGET"]
+        assert page.locator("#meters .over .more").count() == 2  # the peak is within its limit
+        act(page, "b")
+        assert meters(page)["BUDGET"].startswith("✔") and page.locator(".over").count() == 0
+        page.select_option("#target", "mi300x")
+        page.wait_for_selector("body[data-acts='2']")
+        assert "none for mi300x" in meters(page)["BUDGET"]
+    finally:
         running.stop()
 
 

@@ -20,6 +20,7 @@ from onetrip.bench import gallery
 from onetrip.explore import export, shown, source, timeline
 from onetrip.explore.board import Edge
 from onetrip.explore.session import Boards, Session
+from onetrip.report.budget import Budget, Limits, limits_of
 
 
 @pytest.fixture
@@ -244,6 +245,72 @@ def test_a_plan_that_nobody_wants_ends_soon_and_can_be_asked_for_again() -> None
             shop.plan("1x", "h100", "best")
         unwanted.clear()
         assert shop.plan("1x", "h100", "best").kernels == 2
+
+
+# ------------------------------------------------------------------ budgets
+
+
+def test_figures_stand_beside_their_limits(demo: ModelWorkshop) -> None:
+    best = demo.plan("1x", "h100", "best").document
+    shop = ModelWorkshop(
+        "demo", gallery.DEMOS["demo"].programs(),
+        budget=Budget(1, {"h100": limits_of(best), "a100": Limits(peak_bytes=1)}),
+    )  # fmt: skip
+    session = Session(Boards(shop), "h100")
+
+    def found() -> dict[str, tuple[int, int]]:
+        told = shown.state(session, shown.Told())["budget"]
+        return {rule: (line["found"], line["limit"]) for rule, line in told.items()}
+
+    exact = {
+        "kernels": best.totals.kernels,
+        "traffic_bytes": best.totals.traffic_bytes,
+        "peak_bytes": best.totals.peak_bytes,
+    }
+    kernels, traffic, peak, _ = meters(session)
+    assert found() == {
+        "kernels": (kernels, exact["kernels"]),
+        "traffic_bytes": (traffic, exact["traffic_bytes"]),
+        "peak_bytes": (peak, exact["peak_bytes"]),
+    }
+    session.preset("best")
+    assert found() == {rule: (value, value) for rule, value in exact.items()}
+    session.toggle(edge(session, "gelu → add#1").id)
+    assert found()["kernels"] == (exact["kernels"] + 1, exact["kernels"])
+    session.go(target="a100")
+    assert found() == {"peak_bytes": (meters(session)[2], 1)}
+    session.go(target="mi300x")
+    assert found() == {}
+
+
+def test_without_a_budget_nothing_is_said_of_one(session: Session) -> None:
+    assert shown.state(session, shown.Told())["budget"] is None
+
+
+def test_a_budget_counts_all_graphs_of_a_model() -> None:
+    def make() -> tuple[Any, ...]:
+        with torch.device("meta"):
+            return Layer().train(), (torch.empty(1 << 18, 64),)
+
+    budget = Budget(1, {"h100": Limits(kernels=1, traffic_bytes=1, peak_bytes=1)}, training=True)
+    session = Session(
+        Boards(ModelWorkshop("layer", {"as given": make}, training=True, budget=budget)), "h100"
+    )
+
+    def found() -> tuple[int, int, int]:
+        told = shown.state(session, shown.Told())["budget"]
+        return tuple(told[r]["found"] for r in ("kernels", "traffic_bytes", "peak_bytes"))
+
+    for search in ("eager", "max"):
+        for graph in (0, 1):
+            session.go(graph=graph)
+            session.preset(search)
+        t = session.boards.workshop.plan("as given", "h100", search).document.totals
+        assert found() == (t.kernels, t.traffic_bytes, t.peak_bytes)
+    backward = meters(session)[0]
+    session.go(graph=0)
+    session.preset("eager")
+    assert found()[0] == meters(session)[0] + backward
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from ..frontend.ahead import capture_graphs
 from ..frontend.capture import CapturedGraph
 from ..plan.choose import plan_problem
 from ..plan.plan import Group
+from ..report.budget import Budget
 from ..report.lines import constraints_of
 from ..report.view import Plan, Planned, Settings, make_plan
 from ..runtime.clock import CLOCKS, interleaved
@@ -52,6 +53,7 @@ class ModelWorkshop:
         given: a plan whose groups a page begins with.
         made_up: chips that no one can buy, and the real one that each is a change of. No assembler
             knows them: what they need is estimated.
+        budget: what plans may come to, which pages show beside their figures.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class ModelWorkshop:
         dynamic: Any = None,
         given: Plan | None = None,
         made_up: Mapping[str, tuple[str, Target]] = NONE_MADE_UP,
+        budget: Budget | None = None,
     ) -> None:
         self.name = name
         self.targets = (*names(), *made_up)
@@ -73,7 +76,7 @@ class ModelWorkshop:
         self._programs = programs
         self._training = training
         self._options = parse_options(None, {"numerics": numerics})
-        self.measures, self.given = measure, given
+        self.measures, self.given, self.budget = measure, given, budget
         self._dynamic = dynamic
         self._lock = threading.RLock()  # a capture has the process for itself
         self._captured: dict[tuple[str, str], Sequence[CapturedGraph]] = {}

@@ -10,6 +10,8 @@ import click
 
 from onetrip.base.errors import UsageError
 from onetrip.base.options import NUMERICS
+from onetrip.report import budget as budgets
+from onetrip.report.budget import Budget
 
 if TYPE_CHECKING:
     from onetrip.api.workshop import ModelWorkshop
@@ -23,22 +25,27 @@ TARGET = "h100"
 @click.option(
     "--target", help=f"A chip of `onetrip targets`; default: the demo's own, or {TARGET}."
 )
-@click.option("--numerics", type=click.Choice(NUMERICS), default="eager", show_default=True)
+@click.option(
+    "--numerics", type=click.Choice(NUMERICS), help="Default: that of the budget, or eager."
+)
 @click.option("--training", is_flag=True, help="Forward and backward.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Default: any free one.")
 @click.option("--open/--no-open", "opened", default=True, help="Open the page in a browser.")
 @click.option("--measure", is_flag=True, help="Let the page run kernels on the device at hand.")
+@click.option("--budget", "limits", type=click.Path(dir_okay=False, path_type=Path),
+              help="Show how far the figures are from those of a budget.")  # fmt: skip
 @click.option("--export", type=click.Path(dir_okay=False, path_type=Path),
               help="Write the page as one file instead of serving it.")  # fmt: skip
 @click.option("--redact", is_flag=True, help="Without modules, lines and source, for --export.")
 def command(
     model: str,
     target: str | None,
-    numerics: str,
+    numerics: str | None,
     training: bool,
     port: int,
     opened: bool,
     measure: bool,
+    limits: Path | None,
     export: Path | None,
     redact: bool,
 ) -> None:
@@ -49,7 +56,8 @@ def command(
     """
     if redact and export is None:
         raise UsageError("--redact is for files", expected="--export FILE beside it")
-    workshop, begins_with = _workshop(model, training, numerics, measure)
+    budget = None if limits is None else _budget(limits, numerics, training)
+    workshop, begins_with = _workshop(model, training, numerics, measure, budget)
     target = target or begins_with
     if export is not None:
         _write(workshop, target, export, redact)
@@ -64,7 +72,9 @@ def command(
     server().serve(workshop, target, port, announce)
 
 
-def _workshop(name: str, training: bool, numerics: str, measure: bool) -> tuple[ModelWorkshop, str]:
+def _workshop(
+    name: str, training: bool, numerics: str | None, measure: bool, budget: Budget | None
+) -> tuple[ModelWorkshop, str]:
     """The workshop of a model or a demo, and the target that its page begins with."""
     from onetrip.api.models import load_model
     from onetrip.api.workshop import ModelWorkshop
@@ -78,9 +88,29 @@ def _workshop(name: str, training: bool, numerics: str, measure: bool) -> tuple[
         programs, chips = {"as given": lambda: (found.model, found.args, found.kwargs)}, {}
         target = TARGET
     workshop = ModelWorkshop(
-        name, programs, training=training, numerics=numerics, measure=measure, made_up=chips
+        name,
+        programs,
+        training=budget.training if budget else training,
+        numerics=budget.numerics if budget else numerics or "eager",
+        measure=measure,
+        made_up=chips,
+        budget=budget,
     )
-    return workshop, target
+    return workshop, next(iter(budget.target if budget else ()), target)
+
+
+def _budget(path: Path, numerics: str | None, training: bool) -> Budget:
+    """The budget of a file, which says how the model is planned."""
+    found = budgets.read(path)
+    if numerics not in (None, found.numerics) or training > found.training:
+        raise UsageError(
+            "how a model is planned stands in the budget",
+            expected=f"numerics {found.numerics}, {'' if found.training else 'no '}training",
+            found="other --numerics or --training",
+            where=str(path),
+            next_step="leave them out, or write the budget again: onetrip check --write",
+        )
+    return found
 
 
 def _write(workshop: ModelWorkshop, target: str, path: Path, redact: bool) -> None:

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field, replace
 from ..base.errors import UsageError
 from ..plan.choose import plan_problem
 from ..plan.decision import Decision
+from ..plan.draft import Sums
 from ..plan.draft_pool import Grouping
-from ..plan.plan import GraphPlan
+from ..plan.plan import GraphPlan, Totals
 from ..plan.pool import Part
 from ..report.compare import stem
 from ..report.keys import named, short
@@ -169,6 +170,26 @@ class Session:
         """The preset's own plan where the groups are those of one."""
         preset = self.state.preset
         return self.boards.planned(self.place, preset).plan if preset in PRESETS else None
+
+    @property
+    def figures(self) -> Sums | Totals:
+        """Those of the preset's plan, or of the draft."""
+        return self.board.draft.sums() if self.plan is None else self.plan.totals
+
+    def figures_of_all(self) -> tuple[Sums | Totals, ...]:
+        """Those of each graph; one that was not looked at is in Eager."""
+        here, found = self.place, list[Sums | Totals]()
+        try:
+            for k in range(len(self.graphs())):
+                known = here if k == here.graph else self._others.get(k)
+                if known is None:
+                    found.append(self.boards.planned(replace(here, graph=k), "eager").plan.totals)
+                    continue
+                self.place = known
+                found.append(self.figures)
+        finally:
+            self.place = here
+        return tuple(found)
 
     def graphs(self) -> tuple[str, ...]:
         """Names of the model's graphs."""

@@ -16,6 +16,8 @@ from ..plan.draft import Sums, name_of
 from ..plan.measured import ERROR_BAND
 from ..plan.plan import GraphPlan
 from ..plan.pool import Part
+from ..report.budget import LIMITS, Rule
+from ..report.record import worst_peak
 from ..target import Target
 from .board import Board, Edge, Node, is_locked
 from .session import PRESETS, Session, label
@@ -134,6 +136,7 @@ def state(session: Session, told: Told) -> Json:
         "label": now.label,
         "totals": totals(session),
         "eager": _totals_of(session.boards.planned(place, "eager").plan, None, board),
+        "budget": budget(session),
         "groups": [group(board, p) for p in changed.values()],
         "gone": sorted(gone.difference(named.values())),
         "edges": {str(k): list(s) for k, s in fresh.items()},
@@ -192,6 +195,26 @@ def _totals_of(plan: GraphPlan | None, sums: Sums | None, board: Board) -> Json:
     if plan is not None:
         found |= {"bound": plan.totals.bound_us, "bound_kind": plan.totals.bound_kind}
     return found
+
+
+def budget(session: Session) -> Json | None:
+    """What all graphs together come to and may come to, by rule; None without a budget."""
+    place, workshop = session.place, session.boards.workshop
+    if workshop.budget is None:
+        return None
+    limits = workshop.budget.target.get(place.target)
+    figures = session.figures_of_all()
+    outputs = (g.output_bytes for g in workshop.plan(place.size, place.target, "eager").graphs)
+    found: dict[Rule, int] = {
+        "kernels": sum(f.kernels for f in figures),
+        "traffic_bytes": sum(f.traffic_bytes for f in figures),
+        "peak_bytes": worst_peak(zip((f.peak_bytes for f in figures), outputs, strict=True)),
+    }
+    return {
+        rule: {"found": found[rule], "limit": limit, "noun": noun}
+        for rule, noun in LIMITS.items()
+        if limits is not None and (limit := getattr(limits, rule)) is not None
+    }
 
 
 def span(us: float, target: Target) -> Json:

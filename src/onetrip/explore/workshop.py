@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..plan.plan import Group
+from ..report.budget import Budget
 from ..report.view import Plan, Planned
 
 
@@ -49,6 +50,10 @@ class Workshop(Protocol):
     @property
     def given(self) -> Plan | None:
         """A plan whose groups a page begins with; None: with Eager."""
+
+    @property
+    def budget(self) -> Budget | None:
+        """What plans may come to; None: anything."""
 
     def plan(self, size: str, target: str, search: str) -> Plan:
         """The plan of a preset; made once.

@@ -104,26 +104,31 @@ def _evidence(decision: Decision) -> tuple[schema.Evidence, ...]:
 
 
 def totals(graphs: Sequence[schema.Graph]) -> schema.Totals:
-    """Sums over the graphs of a model.
-
-    The peak is that of the worst graph: while one runs, the outputs of those before it count as
-    alive, since a backward graph reads what its forward graph kept.
-    """
-    peak = before = 0
-    for g in graphs:
-        peak = max(peak, before + g.peak_bytes)
-        before += g.output_bytes
+    """Sums over the graphs of a model; the peak is that of the worst."""
     eligible = sum(g.eligible_bytes for g in graphs)
     exact = all(g.bound_kind == "exact" for g in graphs)
     return schema.Totals(
         kernels=sum(g.kernels for g in graphs),
         traffic_bytes=sum(g.traffic_bytes for g in graphs),
-        peak_bytes=peak,
+        peak_bytes=worst_peak((g.peak_bytes, g.output_bytes) for g in graphs),
         estimated_us=sum(g.estimated_us for g in graphs),
         bound_us=sum(g.bound_us for g in graphs),
         bound_kind="exact" if exact else "floor",
         generated_share=sum(g.generated_bytes for g in graphs) / eligible if eligible else 1.0,
     )
+
+
+def worst_peak(graphs: Iterable[tuple[int, int]]) -> int:
+    """The peak of graphs that run one after the other, each with its own peak and its outputs.
+
+    While one runs, the outputs of those before it count as alive, since a backward graph reads what
+    its forward graph kept.
+    """
+    peak = before = 0
+    for own, outputs in graphs:
+        peak = max(peak, before + own)
+        before += outputs
+    return peak
 
 
 def _output_bytes(graph: Graph) -> int:

@@ -142,6 +142,13 @@ O.drawMeters = () => {
     return O.make("small", { class: now < old ? "less" : "more" }, `(${O.signed(now - old, text)})`);
   };
   const meter = (name, value, note, extra, cls) => O.make("div", { class: cls || "" }, O.make("dt", {}, name), O.make("dd", {}, value, ...[note, extra].filter(Boolean).flatMap((x) => [" ", x])));
+  const limits = (budget) => {
+    const rules = Object.entries(budget), over = rules.filter(([, r]) => r.found > r.limit).length;
+    const texts = rules.map(([rule, r]) => [rule === "kernels" ? [r.found, r.limit] : [O.bytes(r.found), O.bytes(r.limit)], r.found > r.limit, r.noun]);
+    const notes = texts.map(([[found, limit], beyond, noun]) => O.make("small", { class: beyond ? "more" : "" }, `${found} of ${limit} ${noun}`));
+    if (!rules.length) return ["–", O.make("small", {}, `none for ${graph.target}`), null];
+    return [over ? "✘ over" : "✔", O.make("span", { class: "limits" }, ...notes), null, over ? "over" : ""];
+  };
   const gauge = O.make("span", { class: "gauge", "aria-hidden": "true" }, O.make("i"));
   gauge.firstChild.style.width = `${Math.min(100, (100 * t.registers) / t.limit)}%`;
   O.fill("meters",
@@ -149,7 +156,8 @@ O.drawMeters = () => {
     meter("TRAFFIC", O.bytes(t.traffic), change(t.traffic, e.traffic, O.bytes), t.spilled ? O.make("small", { class: "more" }, `${O.bytes(t.spilled)} of it spilled`) : null),
     meter("PEAK", O.bytes(t.peak), change(t.peak, e.peak, O.bytes)),
     meter("ESTIMATE", O.range(t), O.make("small", {}, `middle ${O.us(t.us)}`), t.bound ? O.make("small", { class: "wide" }, `bound ${O.us(t.bound)} (${t.bound_kind})`) : null),
-    meter("WORST REGISTERS", `${t.registers}/${t.limit}`, gauge, t.spill ? O.make("small", { class: "more" }, `spills ${t.spill} B a thread`) : null, t.spill ? "over" : ""));
+    meter("WORST REGISTERS", `${t.registers}/${t.limit}`, gauge, t.spill ? O.make("small", { class: "more" }, `spills ${t.spill} B a thread`) : null, t.spill ? "over" : ""),
+    ...(state.budget ? [meter("BUDGET", ...limits(state.budget))] : []));
   const presets = { ...graph.presets, mine: "Mine" };
   O.fill("presets", ...Object.entries(presets).map(([id, name]) => O.make("button", {
     "aria-pressed": state.preset === id, disabled: id === "mine" || (O.exported && !O.exported.states[id]) ? "" : null, onclick: () => O.preset(id),
