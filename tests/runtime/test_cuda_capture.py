@@ -11,9 +11,30 @@ import pytest
 import torch
 from torch import Tensor
 
+from onetrip.frontend.draws import Recorded
+from onetrip.runtime import cuda_graphs
 from onetrip.runtime.cuda_graphs import CudaGraphs
 
 Told = list[str]
+
+
+class Generator:
+    """One that counts."""
+
+    offset = 0
+
+    def initial_seed(self) -> int:
+        return 7
+
+    def get_offset(self) -> int:
+        return self.offset
+
+    def set_offset(self, offset: int) -> None:
+        self.offset = offset
+
+
+def seeds(device: torch.device) -> Recorded:
+    return Recorded(Generator(), torch.zeros((), dtype=torch.int64))
 
 
 @pytest.fixture
@@ -45,6 +66,8 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Told:
         said.append("stream" if isinstance(what, Stream) else f"device {what}")
         yield
         said.append("left")
+
+    monkeypatch.setattr(cuda_graphs, "recorded_on", seeds)
 
     def notes(text: str) -> Callable[..., None]:
         return lambda *_: said.append(text)

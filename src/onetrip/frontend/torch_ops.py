@@ -7,7 +7,7 @@ never a mask; their stream is the one of `philox`. Attention has a module of its
 
 | operator | meaning |
 |---|---|
-| ``seed(device, salt)`` | 0-d int64 from torch's default generator; ``salt`` tells calls apart |
+| ``seed(device, salt)`` | 0-d int64, see `draws`; ``salt`` tells calls apart |
 | ``uniform(seed, size, dtype)`` | uniform numbers in [0, 1), contiguous |
 | ``dropout(x, p, seed)`` | ``x * factor``, rounded once; its gradient is itself |
 | ``affine_scan(a, b, dim, reverse)`` | ``h_t = a_t h_(t-1) + b_t`` along ``dim``, ``h_0 = b_0`` |
@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from .draws import draw
 from .philox import dropout_factor, uniform_numbers
 
 LIBRARY = torch.library.Library("onetrip", "DEF")
@@ -46,7 +47,7 @@ def define(
 
 
 def _seed(device: torch.device, salt: int) -> Tensor:
-    return torch.randint(0, 2**63 - 1, (), dtype=torch.int64, device=device)
+    return draw(device)
 
 
 def _seed_fake(device: torch.device, salt: int) -> Tensor:

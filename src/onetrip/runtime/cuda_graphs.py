@@ -3,8 +3,9 @@
 A graph's scratch memory and results lie in a pool that no other graph allocates from: a replay
 overwrites what lay there, whatever has been handed out since. Work that the recorded kernels need
 beside it follows the same rule (the workspace of a product would else be shared with other streams
-and be freed by others). Random generators count what a graph draws, so each replay draws anew, and
-the numbers are those of launches one by one. Knows no programs.
+and be freed by others). Each replay draws random numbers anew, those of launches one by one: seeds
+are counted on in the device's memory (`frontend/draws.py`), and generators count what kernels of a
+library draw. Knows no programs.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 import torch
 
+from ..frontend.draws import Recorded, recorded_on
 from .recording import Graph, Run
 from .triton_build import current_stream
 
@@ -54,14 +56,16 @@ class CudaGraphs:
 
     def _recorded(self, run: Run, arguments: list[Any]) -> tuple[Graph, list[Any]]:
         graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
+        seeds = recorded_on(torch.device("cuda", self._index))
         try:
             graph.capture_begin(pool=pool, capture_error_mode=MODE)
-            results = run(arguments)
+            with seeds.recording():
+                results = run(arguments)
             graph.capture_end()
         except BaseException:
             self._abandon(graph, pool)
             raise
-        return graph, results
+        return _Seeded(graph, seeds), results
 
     def _abandon(self, graph: torch.cuda.CUDAGraph, pool: Any) -> None:
         """Ends a capture that failed.
@@ -86,6 +90,18 @@ class CudaGraphs:
         graph.capture_begin(capture_error_mode=MODE)
         one.zero_()
         graph.capture_end()
+
+
+class _Seeded:
+    """A graph whose seeds are those of the generator at each replay."""
+
+    def __init__(self, graph: Graph, seeds: Recorded) -> None:
+        self._graph = graph
+        self._seeds = seeds
+
+    def replay(self) -> None:
+        self._seeds.prepare()
+        self._graph.replay()
 
 
 @contextmanager
