@@ -153,6 +153,18 @@ def broadcast(rows: Dim = 7, columns: Dim = 100, dtype: dt.DType = dt.bf16) -> C
     return Case(Nest((Axis(p0), Axis(p1)), buffers, (store,)))
 
 
+def scaled(rows: int, columns: int) -> Case:
+    """(x - m) * s + b, a line of each of m, s and b for all rows."""
+    i, j = Var("i", rows), Var("j", columns)
+    at = i * columns + j
+    m, s, b = (Load(n, (j,), dt.f32) for n in "msb")
+    off = apply("sub", cast(Load("x", (at,), dt.bf16), dt.f32), m)
+    y = cast(apply("fma", off, s, b), dt.bf16)
+    lines = tuple(buffer(n, dt.f32, columns) for n in "msb")
+    whole = (buffer("x", dt.bf16, rows * columns), written("y", dt.bf16, rows * columns))
+    return Case(Nest((Axis(i), Axis(j)), (*whole, *lines), (Store("y", (at,), y),)))
+
+
 def symbolic_broadcast() -> Case:
     n = Size("n", 1)
     return dataclasses.replace(broadcast(n, 48, dt.f32), sizes={n: 9})

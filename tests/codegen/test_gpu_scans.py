@@ -136,7 +136,7 @@ def test_scans_stand(name: str, form: str) -> None:  # noqa: F811
 def test_scans_assemble_without_spills(
     name: str, chip: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schedule_gpu, "HELD", 16)
+    monkeypatch.setattr(schedule_gpu, "holds", lambda nest, row, whole, target: whole <= 16)
     target = load(chip)
     dialect = dialect_of(target)
     for kernel in cases.plan(CASES[name](), target).kernels:

@@ -38,7 +38,7 @@ FORMS = ("held", "walked", "split")
 def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """How reductions are scheduled: in registers, walked, or split over programs."""
     if request.param != "held":
-        monkeypatch.setattr(schedule_gpu, "HELD", 16)
+        monkeypatch.setattr(schedule_gpu, "holds", lambda nest, row, whole, target: whole <= 16)
         monkeypatch.setattr(schedule_gpu, "WALK", 256)
     return str(request.param)
 
@@ -240,9 +240,9 @@ def test_split_partials_are_the_same_every_time() -> None:
     assert first.tobytes() == second.tobytes()
 
 
-def families() -> dict[str, list[Kernel]]:
-    """Kernels at sizes that real models have, by case."""
-    chip = load("h200")
+def families(name: str = "h200") -> dict[str, list[Kernel]]:
+    """A chip's kernels at sizes that real models have, by case."""
+    chip = load(name)
     made = {
         "broadcast": cases.broadcast(4096, 4096),
         "transpose": cases.transpose_add(8192, 8192),
@@ -265,7 +265,7 @@ def families() -> dict[str, list[Kernel]]:
 def test_no_kernel_spills(chip: str) -> None:
     target = load(chip)
     dialect = dialect_of(target)
-    for name, kernels in families().items():
+    for name, kernels in families(chip).items():
         for kernel in kernels:
             found = assemble(emit(kernel, dialect), target)
             assert found.spill_bytes == 0, f"{name}: {found}"
@@ -297,6 +297,42 @@ def test_four_neighbours_draw_from_one_counter(name: str) -> None:
     source = source_of(imported(module, Cache()), module, aligned=True, whole=whole, wide=False)
     ptx = str(compiled(source, module, gpu_target(chip)).asm["ptx"])
     assert 0 < ptx.count("mul.wide.u32") < 8 * elements
+
+
+@pytest.mark.parametrize("columns", [5, 16, 64])
+def test_what_reads_again_begins_where_the_parts_ended(columns: int) -> None:
+    """Parts take tiles in turn, so all of them end at the end; the last kernel begins there."""
+    case = cases.centred_columns(4096, columns)
+    made = cases.plan(case, dataclasses.replace(load("h200"), launch_us=0.0))
+    assert [k.backwards for k in made.kernels] == [False, False, True]
+    first, _, last = (emit(k, "nvidia").text for k in made.kernels)
+    assert "num_programs" not in first and "num_programs(0) - 1 - tl.program_id(0)" in last
+    arrays = case.inputs()
+    stands(case, cases.run_triton(made, arrays), arrays)
+    assert not any(k.backwards for k in cases.plan(cases.column_sum(131072, 64)).kernels)
+
+
+def test_the_parts_of_a_column_are_joined_by_as_many_programs_as_fit() -> None:
+    """512 rows of partial sums: 64 columns a program would leave most of the chip without one."""
+    chip = load("h200")
+    (kernel,) = cases.plan(cases.column_sum(512, 768), chip).kernels
+    assert emit(kernel, "nvidia").grid == (48,)
+    (kernel,) = cases.plan(cases.column_sum(512, 64 * 768), chip).kernels
+    assert emit(kernel, "nvidia").grid == (768,)
+
+
+def test_what_all_rows_of_a_tile_read_is_read_once() -> None:
+    """Three vectors of 64 for one matrix: a flat line would read them for each of its elements."""
+    case = cases.scaled(4096, 64)
+    (kernel,) = cases.plan(case, load("h200")).kernels
+    lanes = [s.tile for s in statements(kernel.body) if isinstance(s, Loop)]
+    assert sorted(lanes) == [32, 64]
+    (flat,) = cases.plan(cases.scaled(4096, 60), load("h200")).kernels
+    assert len([s for s in statements(flat.body) if isinstance(s, Loop)]) == 1
+    for columns in (60, 64):
+        small = cases.scaled(37, columns)
+        arrays = small.inputs()
+        stands(small, cases.run_triton(cases.plan(small), arrays), arrays)
 
 
 def test_split_families_have_work_for_the_chip() -> None:

@@ -57,6 +57,18 @@ def test_more_rows_take_no_less_time(columns: int) -> None:
     assert all(more > 0.99 * less for less, more in pairwise(times))  # another tile may fit better
 
 
+def test_long_rows_of_many_values_are_held_by_fewer_threads_with_more_registers_each() -> None:
+    """Loads and sums count: the row itself and one sum for each power."""
+    warps = {}
+    for powers in (1, 2, 3):
+        tiled = mixed_of(nest(4096, 16384, "rc", powers), H200)
+        assert tiled is not None
+        warps[powers] = tiled.warps
+    assert warps == {1: 16, 2: 16, 3: 8}
+    short = mixed_of(nest(4096, 8192, "rc", 3), H200)
+    assert short is not None and short.warps == 16
+
+
 @pytest.mark.parametrize("rows", [1024, 32768])
 def test_longer_rows_take_no_less_time(rows: int) -> None:
     times = [price(nest(rows, columns, "rc")).us for columns in (64, 256, 1024, 4096, 16384)]

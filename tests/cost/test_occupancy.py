@@ -18,7 +18,7 @@ from onetrip.cost.occupancy import (
     register_limit,
 )
 from onetrip.cost.pressure import live_words, pressure
-from onetrip.cost.tiles import HELD, WALK, thread_elements, tile_of
+from onetrip.cost.tiles import HELD, MOST_HELD, WALK, thread_elements, tile_of, wider
 from onetrip.cost.traffic import stages
 from onetrip.ir.expr import Expr, Load, Reduced, Reduction, apply, cast
 from onetrip.ir.kernel import Facts, Loop
@@ -57,13 +57,14 @@ def branching(count: int) -> Nest:
     return replace(nest, stores=(replace(stored, value=cast(value, bf16)),))
 
 
-def centred(width: int, dtype: DType = f32, rows: int = 4096) -> Nest:
-    """y = x - sum(x) of rows: the row lives until its sum is known."""
+def centred(width: int, dtype: DType = f32, rows: int = 4096, *, busy: bool = False) -> Nest:
+    """y = x - sum(x) of rows: the row lives until its sum is known; busy: tanh(exp(y))."""
     i, j = Var("i", rows), Var("j", width)
     kind = TensorType.dense(dtype, (rows, width))
     inner: Expr = cast(Load("x", (i, j), dtype), f32)
     total = Reduced(Reduction("sum", (j,), (inner,)), 0, f32)
-    value = cast(apply("sub", inner, total), dtype)
+    off = apply("sub", inner, total)
+    value = cast(apply("tanh", apply("exp", off)) if busy else off, dtype)
     buffers = (Buffer("x", kind, Access.READ), Buffer("y", kind, Access.WRITE))
     return Nest((Axis(i),), buffers, (Store("y", (i, j), value, (j,)),))
 
@@ -92,7 +93,7 @@ def test_walked_rows_need_accumulators_and_held_rows_do_not() -> None:
 
 
 @pytest.mark.parametrize(("width", "elements", "held"), [
-    (4096, 16, True), (HELD, 32, True), (2 * HELD, 16, False),
+    (4096, 16, True), (HELD, 32, True), (MOST_HELD, 64, True), (2 * MOST_HELD, 16, False),
 ])  # fmt: skip
 def test_rows_are_held_as_far_as_a_schedule_holds_them(
     width: int, elements: int, held: bool
@@ -101,6 +102,21 @@ def test_rows_are_held_as_far_as_a_schedule_holds_them(
     tile = tile_of(nest, stages(nest), H200, {})
     assert (tile.family, tile.elements, tile.held) == ("row", elements, held)
     assert tile.threads * tile.elements == (width if held else WALK)
+
+
+def test_the_longest_rows_are_held_where_nothing_need_hide() -> None:
+    """A program of such a row is alone on its multiprocessor, so it loads and computes in turn."""
+    for width, busy in ((MOST_HELD, False), (MOST_HELD, True), (HELD, True)):
+        nest = centred(width, bf16, busy=busy)
+        assert tile_of(nest, stages(nest), H200, {}).held is (width == HELD or not busy)
+
+
+@pytest.mark.parametrize(("kib", "step"), [(32, 8), (64, 16), (128, 32), (256, 64), (1024, 64)])
+def test_a_row_that_is_walked_again_takes_few_steps(kib: int, step: int) -> None:
+    for width in (2, 4):
+        found = WALK * width * wider(kib * 1024 // width, width, H200)
+        assert found == max(step * 1024, WALK * width)
+    assert wider(None, 4, H200) > 1
 
 
 def test_a_wider_warp_holds_fewer_elements_in_each_thread() -> None:

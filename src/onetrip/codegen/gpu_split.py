@@ -35,11 +35,22 @@ from ..ir.types import TensorType
 
 @dataclass(frozen=True)
 class Split:
-    """Cut `axis` into `parts` runs of `chunk` elements."""
+    """Cut `axis` into `parts` runs of `chunk` elements: side by side, or in turn by `turn` of them.
+
+    Taken in turn, all parts work in the same neighbourhood and end at the end of the axis.
+    """
 
     axis: Var
     parts: int
     chunk: Dim
+    turn: int | None = None
+
+    def at(self, part: Dim, run: Dim) -> Dim:
+        """Where on the axis an element of a part's run lies."""
+        if self.turn is None:
+            return add(mul(part, self.chunk), run)
+        whole = mul(add(mul(run // self.turn, self.parts), part), self.turn)
+        return add(whole, run % self.turn)
 
 
 @dataclass(frozen=True)
@@ -165,7 +176,7 @@ def is_reduced(s: Store) -> bool:
 
 def stored_run(s: Store, cut: Split, part: Var, run: Var) -> Store:
     """The part's own run of a store along the cut axis."""
-    at = add(mul(part, cut.chunk), run)
+    at = cut.at(part, run)
     inside = _inside(cut, at)
     moved = mapped(s, Rewriter(index=lambda d: substitute(d, {cut.axis: at})))
     return replace(
@@ -186,7 +197,7 @@ def _inside(cut: Split, at: Dim) -> Expr | None:
 
 def run_of(reduction: Reduction, cut: Split, part: Var, run: Var) -> Reduction:
     """A reduction over the part's own run of the cut axis."""
-    at = add(mul(part, cut.chunk), run)
+    at = cut.at(part, run)
     inside = _inside(cut, at)
     axes = tuple(run if a is cut.axis else a for a in reduction.axes)
     neutral = MONOIDS[reduction.monoid].identity(tuple(e.dtype for e in reduction.lift))

@@ -4,7 +4,7 @@ Every number follows from dtype widths, extents and the chip's figures. The loop
 `gpu_build`; nests are cut and rewritten by `gpu_split`.
 
     pointwise   one axis, or two where buffers are contiguous along different axes
-    row         the reduced axis is contiguous: in registers up to HELD elements, else walked
+    row         the reduced axis is contiguous: in registers where `holds`, else walked
     column      the reduced axis is strided: tiles [reduced x columns]
     split       too few programs for the chip: partial states, then a nest that joins them
     mixed       reductions over rows and over columns: one walk, see `gpu_mixed`
@@ -15,16 +15,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import NamedTuple
 
 from ..base.affine import coefficient
 from ..base.sym import Dim, Var
 from ..cost.held import LANES, VECTOR, held_warps, rows_of
 from ..cost.mixed import AHEAD, MOST_WARPS, Tiled, mixed_of
 from ..cost.tiles import (
-    HELD,
     SHORT,
     SQUARE,
     WALK,
+    holds,
     thread_elements,
     wider,
 )
@@ -53,6 +54,8 @@ from .scheduled import Scheduled
 
 LEAST_WIDE = 16
 """Columns of a program that reads whole sectors of each of its rows."""
+STATE_WORDS = 64
+"""Accumulators of a thread, at most."""
 ALONE = 2.0
 """Bandwidth of a multiprocessor among idle ones, against its share when all are busy."""
 
@@ -71,9 +74,9 @@ def schedule(nest: Nest, target: Target, *, name: str, facts: Facts) -> Schedule
     """
     pieces, scratch = _pieces(_with_common_axes(_scans_inside(nest)), target, name)
     kernels = []
-    for number, (one, tiling) in enumerate(pieces):
+    for number, piece in enumerate(pieces):
         label = name if len(pieces) == 1 else f"{name}_{number}"
-        kernels.append(_kernel(one, tiling, target, label, facts))
+        kernels.append(_kernel(piece, target, label, facts))
     return Scheduled(tuple(kernels), scratch)
 
 
@@ -91,15 +94,22 @@ def _scans_inside(nest: Nest) -> Nest:
     return replace(nest, space=space, stores=stores)
 
 
-Piece = tuple[Nest, Tiling | None]
-"""A nest of one kernel, and its tiling where that is known already."""
+class Piece(NamedTuple):
+    """A nest of one kernel; its tiling where that is known already; whether it reads again, from
+    its end, what was read before."""
+
+    nest: Nest
+    tiling: Tiling | None = None
+    again: bool = False
+
+
 Made = tuple[tuple[Piece, ...], tuple[Buffer, ...]]
 """Kernels in order and the scratch between them."""
 
 
 def _pieces(nest: Nest, target: Target, stem: str) -> Made:
     if not nest.reductions and not nest.scans:
-        return tuple((parts_apart(n), None) for n in stores_apart(nest)), ()
+        return tuple(Piece(parts_apart(n)) for n in stores_apart(nest)), ()
     if any(e.reverse for e in nest.scans) or len({e.axis for e in nest.scans}) > 1:
         return _joined(forward_scans(nest, stem), target, stem)
     tiled = mixed_of(nest, target)
@@ -110,19 +120,20 @@ def _pieces(nest: Nest, target: Target, stem: str) -> Made:
         nest = in_one_walk(nest)
     cut = _cut(nest, tiling, target)
     if cut is None:
-        return ((nest, None),), ()
+        return (Piece(nest),), ()
     pieces = split(nest, cut, stem)
     rest, scratch = _joined(Pieces(pieces.nests[2:], pieces.scratch), target, stem)
-    return (*((n, None) for n in pieces.nests[:2]), *rest), scratch
+    again = tuple(p._replace(again=cut.turn is not None) for p in rest)
+    return (*map(Piece, pieces.nests[:2]), *again), scratch
 
 
 def _mixed(nest: Nest, tiled: Tiled, target: Target, stem: str) -> Made:
     """One walk over the rows, in parts where the chip has room for several."""
     if tiled.parts == 1:
-        return ((nest, tiling_of(nest, tiled, tiled.walk.walked)),), ()
+        return (Piece(nest, tiling_of(nest, tiled, tiled.walk.walked)),), ()
     first, tiling, columns = in_parts(nest, tiled, stem)
     rest, scratch = _joined(columns, target, stem)
-    return ((first, tiling), *rest), scratch
+    return (Piece(first, tiling), *rest), scratch
 
 
 def _joined(pieces: Pieces, target: Target, stem: str) -> Made:
@@ -136,13 +147,13 @@ def _joined(pieces: Pieces, target: Target, stem: str) -> Made:
     return tuple(done), scratch
 
 
-def _kernel(nest: Nest, tiling: Tiling | None, target: Target, name: str, facts: Facts) -> Kernel:
-    if tiling is not None:
-        return build(nest, tiling, name, facts)
-    if nest.reductions or nest.scans:
-        return build(nest, _reduction_tiling(nest, target), name, facts)
-    nest, tiling = _pointwise(nest, target)
-    return build(nest, tiling, name, facts)
+def _kernel(piece: Piece, target: Target, name: str, facts: Facts) -> Kernel:
+    nest, tiling, again = piece
+    if tiling is None and (nest.reductions or nest.scans):
+        tiling = _reduction_tiling(nest, target)
+    if tiling is None:
+        nest, tiling = _pointwise(nest, target)
+    return replace(build(nest, tiling, name, facts), backwards=again)
 
 
 # Pointwise
@@ -156,6 +167,9 @@ def _pointwise(nest: Nest, target: Target) -> tuple[Nest, Tiling]:
     other = _second_axis(nest, axes)
     if other is not None:
         return nest, _square(axes, other)
+    rows = _rows_of_line(nest, axes)
+    if rows is not None:
+        return nest, rows
     if len(axes) > 1 and not _long_rows(axes[-1], nest, target):
         static = all(isinstance(a.extent, int) for a in axes[1:])
         if static:
@@ -194,6 +208,21 @@ def _square(axes: list[Var], other: Var) -> Tiling:
     lanes = {a: sides.get(a, 1) for a in axes}
     warps = max(1, min(8, sides[axes[-1]] * sides[other] // 512))
     return Tiling(lanes, warps, "pointwise")
+
+
+def _rows_of_line(nest: Nest, axes: list[Var]) -> Tiling | None:
+    """Whole short rows, where more is read once for all of them than for each of them."""
+    last, outer = axes[-1], set(axes[:-1])
+    narrow = min((b.type.dtype.itemsize for b in nest.buffers), default=4)
+    line = 2 * VECTOR // narrow * LANES * 4
+    extent = last.extent
+    if not outer or not isinstance(extent, int) or not LANES <= extent == _power(extent, line):
+        return None
+    each = sum(e.dtype.itemsize for e in nest.loads if outer & e.free)
+    shared = sum(e.dtype.itemsize for e in nest.loads if last in e.free and not outer & e.free)
+    if shared <= each:
+        return None
+    return Tiling(dict.fromkeys(axes, 1) | {axes[-2]: line // extent, last: extent}, 4, "pointwise")
 
 
 def _long_rows(last: Var, nest: Nest, target: Target) -> bool:
@@ -240,27 +269,48 @@ def _goes_again(nest: Nest) -> bool:
 def _rows(nest: Nest, contiguous: set[Var], target: Target) -> Tiling:
     space, inner = [a.var for a in nest.space], inner_axes(nest)
     whole = _whole(nest)
-    if whole is not None and whole <= HELD:
-        lanes = {a: _power(a.extent, HELD) for a in inner}
+    row = max((_points(w) for w in _walks(nest)), default=1)
+    if whole is not None and holds(nest, row, whole, target):
+        lanes = {a: _power(a.extent, whole) for a in inner}
         rows = _rows_together(space, whole, target)
         lanes |= {a: rows if space and a is space[-1] else 1 for a in space}
-        found = rows_of(nest, max(_points(w) for w in _walks(nest)), rows, rows * whole)
+        found = rows_of(nest, row, rows, rows * whole)
         return Tiling(lanes, held_warps(nest, found, target), "row")
     width = max((e.dtype.itemsize for e in nest.loads), default=4)
-    budget = WALK * (wider(whole, width, target) if _goes_again(nest) else 1)
+    budget = WALK
+    if _goes_again(nest):
+        most = STATE_WORDS * MOST_WARPS * LANES // _states(nest)
+        budget = min(most, WALK * wider(None if whole is None else row, width, target))
     lanes = _shared_lanes(nest, contiguous, budget)
     tile = max(math.prod(lanes[a] for a in axes) for axes in _walks(nest))
-    warps = max(1, min(MOST_WARPS, budget // 512, tile // 256))
     near = [a for a in inner if a in contiguous and not nest.scans]
     together = {a: _neighbours(nest, lanes[a]) for a in near}
-    long = all(_steps(a, Tiling(lanes, warps, "row")) >= 2 * (AHEAD + 1) for a in near)
-    stages = AHEAD if budget > WALK and long and _fits(tile * width, target) else 1
+    alone = tile * width >= _step(target)
+    stages = AHEAD if alone and _fits(nest, lanes, target) else 1
+    most = 2 * MOST_WARPS if alone and stages == 1 else MOST_WARPS
+    warps = max(1, min(most, budget // 512, tile // 256))
     return Tiling(dict.fromkeys(space, 1) | lanes, warps, "row", together, stages)
 
 
-def _fits(size: int, target: Target) -> bool:
-    """Whether tiles of so many bytes have room to wait beside one another."""
-    return (AHEAD - 1) * size <= target.shared_per_block // 3
+def _step(target: Target) -> int:
+    """Bytes of the widest step of a walk."""
+    return 1 << ((target.shared_per_block // 3).bit_length() - 1)
+
+
+def _fits(nest: Nest, lanes: dict[Var, int], target: Target) -> bool:
+    """Whether tiles on their way have room beside that in work."""
+    tiles = (
+        e.dtype.itemsize * math.prod(lanes[a] for a in lanes if a in e.free) for e in nest.loads
+    )
+    return (AHEAD - 1) * sum(tiles) <= target.shared_per_block
+
+
+def _states(nest: Nest) -> int:
+    """Accumulators of each lane of the first walk; neighbours share those of a softmax."""
+    words = (
+        1 if r.monoid == "online_softmax" else min(len(r.lift), 2) for r in first_reductions(nest)
+    )
+    return max(1, sum(words))
 
 
 def _neighbours(nest: Nest, lanes: int) -> int:
@@ -325,25 +375,26 @@ def _columns(nest: Nest, columns: Var, target: Target) -> Tiling:
     space, inner = [a.var for a in nest.space], inner_axes(nest)
     budget, each = (WALK // 2, 8) if nest.scans else (WALK, 16)
     wide = _power(columns.extent, SQUARE)
-    if not nest.scans:
-        wide = _narrower(nest, wide, budget, target)
-    lanes = {a: wide if a is columns else 1 for a in space}
-    lanes |= _share(list(reversed(inner)), budget // wide)
-    tile = wide * math.prod(lanes[a] for a in inner)
-    ahead = AHEAD if any(r.monoid == "welford" for r in nest.reductions) else 1
-    return Tiling(lanes, max(1, min(8, tile // (LANES * each))), "column", stages=ahead)
 
+    def tiled(wide: int) -> Tiling:
+        lanes = {a: wide if a is columns else 1 for a in space}
+        lanes |= _share(list(reversed(inner)), budget // wide)
+        tile = wide * math.prod(lanes[a] for a in inner)
+        ahead = AHEAD if any(r.monoid == "welford" for r in nest.reductions) else 1
+        return Tiling(lanes, max(1, min(8, tile // (LANES * each))), "column", stages=ahead)
 
-def _narrower(nest: Nest, wide: int, budget: int, target: Target) -> int:
-    """Columns of a program: fewer where it then holds what it reduces, for more programs."""
-    whole, points = _whole(nest), size(a.var for a in nest.space)
-    if whole is None or not isinstance(points, int):
-        return wide
-    while (
-        wide > LEAST_WIDE and whole * wide // 2 <= budget and points < wide * target.multiprocessors
-    ):
+    while not nest.scans and wide > LEAST_WIDE and _has_few(nest, tiled(wide), target):
         wide //= 2
-    return wide
+    return tiled(wide)
+
+
+def _has_few(nest: Nest, tiling: Tiling, target: Target) -> bool:
+    """Whether the chip has room for more programs, and nothing splits what these reduce."""
+    points = size(a.var for a in nest.space)
+    if not isinstance(points, int) or _whole(nest) is None:
+        return False
+    each = math.prod(tiling.lanes[a.var] for a in nest.space)
+    return points < target.multiprocessors * each and _cut(nest, tiling, target) is None
 
 
 def _share(order: Iterable[Var], budget: int) -> dict[Var, int]:
@@ -395,7 +446,15 @@ def _cut(nest: Nest, tiling: Tiling, target: Target) -> Split | None:
     wanted = min(-(-4 * target.multiprocessors // programs), _steps(axis, tiling) // 2)
     if wanted < 2 or not _worth_launches(nest, tiling, target):
         return None
-    return _even_cut(axis, wanted, tiling.lanes[axis])
+    cut = _even_cut(axis, wanted, tiling.lanes[axis])
+    return _in_turn(cut, tiling.lanes[axis]) if _goes_again(nest) else cut
+
+
+def _in_turn(cut: Split, lanes: int) -> Split:
+    """Parts that take whole tiles in turn, so that another walk from the end meets what all of them
+    read last."""
+    whole = isinstance(cut.chunk, int) and cut.chunk % lanes == 0
+    return replace(cut, turn=lanes) if whole else cut
 
 
 def _even_cut(axis: Var, wanted: int, lanes: int) -> Split:

@@ -173,7 +173,8 @@ class _Emitter:
         pid = self.scopes.fresh("pid")
         wide = "" if self.values.index == "tl.int32" else f".to({self.values.index})"
         if not self.called or wide:
-            self.scopes.line(f"{pid} = {'pid' if self.called else 'tl.program_id(0)'}{wide}")
+            first = "pid" if self.called else self._first()
+            self.scopes.line(f"{pid} = {first}{wide}")
         inner: Dim = 1
         for loop in reversed(self.grid):
             count = ceildiv(loop.end, loop.tile)
@@ -181,6 +182,11 @@ class _Emitter:
             outermost = loop is self.grid[0]
             self.pid[loop] = above if outermost else f"{above} % {self._operand(count)}"
             inner = mul(inner, count)
+
+    def _first(self) -> str:
+        if self.kernel.backwards:
+            return "(tl.num_programs(0) - 1 - tl.program_id(0))"
+        return "tl.program_id(0)"
 
     def _operand(self, d: Dim) -> str:
         text = self.values.dim(d, 0)

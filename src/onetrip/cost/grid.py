@@ -88,7 +88,7 @@ def grid_of(
     again = len(passes) > 1
     if again and step == WALK:
         width = max((e.dtype.itemsize for e in nest.loads), default=4)
-        times = wider(_cover(inner), width, target)
+        times = wider(inner, width, target)
         step, needs = times * step, replace(needs, threads=times * needs.threads)
     steps = max(1, -(-inner // step))
     parts = _parts(programs, steps, again, target)

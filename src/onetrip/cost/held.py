@@ -42,6 +42,8 @@ SHADOW = 0.15
 """Share of the shorter of arithmetic and memory that does not hide behind the longer."""
 ALONE = 1.5
 """Times longer where a multiprocessor has room for one program: none works while one waits."""
+LIGHT = 0.4
+"""Share of memory's time that arithmetic may take where nothing hides it."""
 PAYS = 0.96
 """Of the time of more warps, at most, that fewer must take to be chosen."""
 
@@ -78,17 +80,41 @@ def rows_of(nest: Nest, width: int, rows: int, lanes: int) -> Rows:
     return Rows(width, rows, lanes, len(widest), max(1, min(aligned, VECTOR // min(widest))))
 
 
+@dataclass(frozen=True)
+class _Work:
+    """What the rows of a nest take: elements in all, instructions of one; seconds of memory for all
+    of them; instructions a second of the chip."""
+
+    points: int
+    each: float
+    memory: float
+    rate: float
+
+
+def _work(nest: Nest, width: int, target: Target, hints: Hints) -> _Work:
+    done = issued(computed_once(nest.expressions, {}), target.device, hints)
+    points = max(1, width * number(product([a.extent for a in nest.space]), hints))
+    memory = number(traffic(nest, hints).bytes, hints) / target.copy_bandwidth
+    rate = target.reached_flops("vector", "f32") / 2
+    return _Work(points, done.plain / points, memory, rate)
+
+
+def is_light(nest: Nest, found: Rows, target: Target, hints: Hints = NO_HINTS) -> bool:
+    """Whether a thread holds one value of an element, and computes little beside its memory."""
+    if found.values > 1:
+        return False
+    work = _work(nest, found.width, target, hints)
+    return work.points * work.each / work.rate <= LIGHT * work.memory
+
+
 def held_warps(nest: Nest, found: Rows, target: Target, hints: Hints = NO_HINTS) -> int:
     """The warps: EACH elements a thread, or fewer warps where they take less time."""
     begin = max(1, min(MOST_WARPS, found.lanes // (LANES * EACH)))
     if begin == 1:
         return 1
-    done = issued(computed_once(nest.expressions, {}), target.device, hints)
-    points = max(1, found.width * number(product([a.extent for a in nest.space]), hints))
-    each = done.plain / points
+    work = _work(nest, found.width, target, hints)
+    points, each, memory, rate = work.points, work.each, work.memory, work.rate
     once = OWN + JOIN * len(nest.reductions)
-    memory = number(traffic(nest, hints).bytes, hints) / target.copy_bandwidth
-    rate = target.reached_flops("vector", "f32") / 2
     programs = points / (found.width * found.rows)
 
     def time(warps: int) -> float:

@@ -29,6 +29,8 @@ SIDE = 64
 EACH = 16
 """Elements that a thread holds of each live value, up to MOST_WARPS."""
 MOST_WARPS = 16
+WORDS = 96
+"""Words of loaded and summed values beyond which a thread spills, and half the warps no more."""
 RESIDENT = 16
 """Warps on each multiprocessor that the parts make: more would write more partial sums."""
 FEW = 3
@@ -159,13 +161,17 @@ def _on_multiprocessors(walk: Walk, nest: Nest, target: Target, hints: Hints) ->
     rows = min(max(TOGETHER // lanes, least, 1), most)
     warps = max(1, min(MOST_WARPS, rows * lanes // (EACH * 32)))
     points = number(product([a.extent for a in nest.space]), hints)
-    values = len(_streams(nest, walk)) + sum(len(r.lift) for r in walk.columns)
+    sums = sum(len(r.lift) for r in walk.columns)
+    values = len(_streams(nest, walk)) + sums
+    held = sums + sum(not e.free.isdisjoint(walk.held) for e in _streams(nest, walk))
     resident = RESIDENT * (2 if values <= FEW else 1)
     parts = _parts(length, rows, max(1, resident // warps), points, target)
     steps = max(1, -(-number(length, hints) // (rows * parts)))
     tile = rows * _streamed(nest, walk, lanes)
     room = target.shared_per_multiprocessor // max(1, resident // warps)
     stages = min(AHEAD, 1 + room // max(1, tile), steps)
+    if warps == MOST_WARPS and rows * lanes * held > WORDS * warps * 32:
+        warps //= 2
     return Tiled(walk, rows, lanes, warps, parts, steps, stages, tile * (stages - 1))
 
 

@@ -1,7 +1,7 @@
 """The tile that a schedule gives one program, supposed from extents and dtype widths alone.
 
     pointwise   a line of wide accesses for each thread
-    row         the reduced axis is contiguous: held in registers up to HELD elements, else walked
+    row         the reduced axis is contiguous: held in registers where `holds`, else walked
     column      the reduced axis is strided: tiles [reduced x SQUARE]
     mixed       rows and columns in one walk: whole rows are held (mixed.py)
 
@@ -11,7 +11,6 @@ at the choice that a schedule makes later.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -20,18 +19,22 @@ from ..base.affine import coefficient
 from ..base.sym import Dim, Var, atoms, product
 from ..ir.nest import Nest
 from ..target import Target
-from .held import LANES, VECTOR, held_warps, rows_of
+from .held import LANES, VECTOR, held_warps, is_light, rows_of
 from .mixed import mixed_of
 from .pressure import live_words
-from .sizes import Hints, number
+from .sizes import NO_HINTS, Hints, number
 from .traffic import Stage
 
 HELD = 16384
 """Most elements of one program's tile: 32 for each of 512 threads."""
+MOST_HELD = 2 * HELD
+"""Those of a row of one value and little arithmetic: nothing works while its program waits."""
 WALK = 4096
 """Elements of one step of a walked reduction: 16 for each of 256 threads."""
 MOST_WIDER = 4
-"""Steps of one program that has a multiprocessor to itself, in those of one among many."""
+"""Times that a step is wider where a row of unknown length is walked again."""
+STEPS_AGAIN = 4
+"""Steps of a row that is walked again, at least: few of them hide what they wait for."""
 SHORT = 2048
 """Short rows share a program until its tile has this many elements."""
 SQUARE = 64
@@ -57,16 +60,30 @@ class Tile:
 
 
 def wider(elements: int | None, width: int, target: Target) -> int:
-    """How many times wider a step is where a row is walked again: as few programs at a time as the
-    cache has room for their rows.
+    """How many times wider a step is where a row is walked again.
+
+    A quarter of a row, but no more than a third of a multiprocessor's shared memory: two such steps
+    on their way leave room for one program, so that the last cache has room for the rows of all.
+    Measured on an H200 for rows of 64 KiB to 512 KiB.
 
     Args:
         elements: of a row, None where that is not known; width: bytes of one.
     """
     if elements is None:
         return MOST_WIDER
-    rows = target.l2_bytes / (target.multiprocessors * max(1, elements * width))
-    return max(1, min(MOST_WIDER, 1 << max(0, math.ceil(math.log2(8 / max(rows, 1e-9))) - 1)))
+    step = min(target.shared_per_block // 3, elements * width // STEPS_AGAIN)
+    return 1 << (max(1, step // (width * WALK)).bit_length() - 1)
+
+
+def holds(nest: Nest, inner: int, whole: int, target: Target, hints: Hints = NO_HINTS) -> bool:
+    """Whether a program holds its row in registers.
+
+    Args:
+        inner: elements of a row; whole: of the tile that covers it.
+    """
+    if whole <= HELD:
+        return True
+    return whole <= MOST_HELD and is_light(nest, rows_of(nest, inner, 1, whole), target, hints)
 
 
 def tile_of(nest: Nest, passes: Sequence[Stage], target: Target, hints: Hints) -> Tile:
@@ -89,7 +106,7 @@ def tile_of(nest: Nest, passes: Sequence[Stage], target: Target, hints: Hints) -
         lanes = min(SQUARE, _cover(points)) * min(budget // SQUARE, _cover(inner))
         return _tile("column", lanes, max(1, min(8, lanes // (LANES * each))), target, False)
     whole = _cover(inner)
-    if whole > HELD:
+    if not holds(nest, inner, whole, target, hints):
         return _tile("row", WALK, WALK // 512, target, False)
     rows = _rows(points, whole, target)
     found = rows_of(nest, inner, rows, rows * whole)

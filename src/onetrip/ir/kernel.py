@@ -129,6 +129,8 @@ class Kernel:
         sizes: symbolic sizes passed after the buffers.
         family: the schedule family: pointwise, row, column, ...
         warps, stages: launch parameters of a GPU; ignored on a CPU.
+        backwards: a GPU begins with the last program: what the kernel before it touched last is
+            still in the cache.
     """
 
     name: str
@@ -139,6 +141,7 @@ class Kernel:
     warps: int = 4
     stages: int = 1
     facts: Facts = field(default_factory=Facts)
+    backwards: bool = False
 
 
 @dataclass(frozen=True)

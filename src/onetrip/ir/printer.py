@@ -183,7 +183,7 @@ def _store(out: Listing, w: Writer, s: Store) -> None:
 
 
 def _kernel(out: Listing, k: Kernel, comments: bool) -> None:
-    launch = f"{k.family} warps {k.warps} stages {k.stages}"
+    launch = f"{k.family} warps {k.warps} stages {k.stages}{' backwards' * k.backwards}"
     out.add(f"kernel {name_text(k.name)} {launch} {{", k)
     out.depth = 1
     if comments:
