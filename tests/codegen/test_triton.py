@@ -21,7 +21,7 @@ from onetrip.codegen.gpu_divide import divided, roughly_divided
 from onetrip.codegen.prelude_triton import dialect_of
 from onetrip.codegen.triton import emit
 from onetrip.interp.nest_interp import run_nest
-from onetrip.ir.expr import Apply, Cast, Fold, walk
+from onetrip.ir.expr import Apply, Cast, Fold, apply, compare, walk
 from onetrip.ir.kernel import Assign, Carry, Kernel, Loop, statements
 from onetrip.ir.nest import Access
 from onetrip.runtime.cache import Cache
@@ -189,6 +189,50 @@ def test_division_by_one_value_of_many(way: Callable[..., Any], ulp: int) -> Non
     np.testing.assert_array_equal(found[~np.isfinite(want)], want[~np.isfinite(want)])
     np.testing.assert_array_equal(np.signbit(found[want == 0]), np.signbit(want[want == 0]))
     np.testing.assert_array_max_ulp(found[normal], want[normal], maxulp=ulp)
+
+
+def quantized(rows: int, columns: int, least: float | None, kind: cases.dt.DType) -> cases.Case:
+    """x / (the largest |x| of a row, `least` at least, / 448) as 8-bit floats."""
+    p0, r0 = Var("p0", rows), Var("r0", columns)
+    x = cases.Load("x", (p0 * columns + r0,), cases.dt.f32)
+    largest = cases.reduced("max", (r0,), apply("abs", x))
+    if least is not None:
+        below = compare("lt", largest, cases.f32(least))
+        largest = Apply("where", (below, cases.f32(least), largest), cases.dt.f32)
+    scale = apply("mul", largest, cases.f32(float(np.float32(1 / 448))))
+    value = Cast(apply("div", x, scale), kind)
+    buffers = (cases.buffer("x", cases.dt.f32, rows * columns),
+               cases.written("y", kind, rows * columns))  # fmt: skip
+    store = cases.Store("y", (p0 * columns + r0,), value, (r0,))
+    return cases.Case(cases.Nest((cases.Axis(p0),), buffers, (store,)))
+
+
+@pytest.mark.parametrize(("least", "kind", "tests"), [
+    (1e-12, cases.dt.f8e4m3, (1, 2)), (None, cases.dt.f8e4m3, (2, 3)),
+    (1e-12, cases.dt.f8e5m2, (2, 2)),
+])  # fmt: skip
+def test_a_row_quantized_by_its_largest_number_has_the_bits_of_a_division(
+    least: float | None, kind: cases.dt.DType, tests: tuple[int, int]
+) -> None:
+    """Ties, zeros of both signs, rows of zeros, of tiny and of huge numbers, infinities and NaN."""
+    rows, columns = 24, 64
+    case = quantized(rows, columns, least, kind)
+    rng = np.random.default_rng(5)
+    x = rng.integers(-256, 257, (rows, columns)).astype(np.float32)
+    x[:, 0], x[0], x[1] = -0.0, 0.0, -0.0
+    x[2] *= np.float32(1e-39)
+    x[3] *= np.float32(1e-14)
+    x[4] *= np.float32(1.3e36)
+    x[5, 7], x[6, 7], x[7, [7, 9]] = np.inf, np.nan, (-np.inf, np.nan)
+    x[8:16] *= rng.standard_normal((8, 1)).astype(np.float32)
+    made = cases.plan(case)
+    with np.errstate(all="ignore"):
+        found = cases.run_triton(made, {"x": x.ravel()})["y"]
+        want = expected(case, {"x": x.ravel()})["y"]
+    np.testing.assert_array_equal(found, want)
+    np.testing.assert_array_equal(np.signbit(found[want == 0]), np.signbit(want[want == 0]))
+    body = emit(made.kernels[0], "nvidia89").text.split(f"def {made.kernels[0].name}(")[1]
+    assert (body.count("ot_abs("), body.count("tl.where(")) == tests
 
 
 @pytest.mark.parametrize("monoid", ["max", "sum"])

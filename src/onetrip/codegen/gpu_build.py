@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from ..base.dtype import f8e4m3
 from ..base.errors import Unsupported
 from ..base.sym import Dim, Sym, Var, add, ceildiv, mul
 from ..ir.expr import (
@@ -37,8 +38,17 @@ from ..ir.expr import (
 from ..ir.kernel import Assign, Carry, Facts, Kernel, Let, Loop, Mapping, Stmt
 from ..ir.monoid import MONOIDS
 from ..ir.nest import Access, Nest, Store
-from .gpu_divide import divided, is_division, rough, roughly, roughly_divided
+from .gpu_divide import (
+    divided,
+    is_division,
+    narrow,
+    narrowly_divided,
+    rough,
+    roughly,
+    roughly_divided,
+)
 from .gpu_fold import fold, is_number, joined, softmax_near
+from .gpu_ranges import range_of
 from .gpu_split import guarded, inner_axes, sizes_of
 
 
@@ -213,20 +223,24 @@ class _Builder:
                 return self._component(x.reduction, x.component)
             if isinstance(x, Scanned):
                 return self._scan(x)
-            quotient = rough(x)
-            if quotient is not None and self._is_of_row(quotient):
-                return Cast(self._roughly_divided(*quotient.args), x.dtype)
+            return self._quotient(x)
+
+        return Rewriter(leaf=leaf)(e)
+
+    def _quotient(self, e: Expr) -> Expr | None:
+        """e where it is a quotient by a value of the row, or one that is rounded."""
+        found = rough(e) or narrow(e) or (e if is_division(e) else None)
+        if found is None or not self._is_of_row(found):
             return None
-
-        def node(x: Expr) -> Expr | None:
-            return divided(*x.args) if is_division(x) and self._is_of_row(x) else None
-
-        return Rewriter(leaf=leaf, node=node)(e)
-
-    def _roughly_divided(self, a: Expr, b: Expr) -> Expr:
-        """a / b to 16 bits; what a held row keeps of `a` for its sums is not computed again."""
-        again = bool(set(self.walked) & a.free)
-        return roughly_divided(*map(self._value, (roughly(a) if again else a, b)))
+        a, b = found.args
+        known = range_of(b)
+        if isinstance(e, Cast) and e.dtype is f8e4m3:
+            return Cast(narrowly_divided(self._value(a), self._value(b), known), e.dtype)
+        if isinstance(e, Cast):
+            # What a held row keeps of `a` for its sums is not computed again.
+            a = roughly(a) if set(self.walked) & a.free else a
+            return Cast(roughly_divided(self._value(a), self._value(b), known), e.dtype)
+        return divided(self._value(a), self._value(b), known)
 
     def _is_of_row(self, quotient: Apply) -> bool:
         """Whether the divisor is a value of the row: many elements need the same reciprocal."""

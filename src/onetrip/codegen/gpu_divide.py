@@ -7,6 +7,10 @@ of each element would, for a third of its instructions (Markstein, 1990; 3e9 pai
 those next to a power of two among them, agree without exception). Only where dividend or quotient
 lies below 2^-100 the remainder may lose bits: there it is within an ulp.
 
+A divisor whose range is known (`gpu_ranges`) needs no scaling; and no test for what is infinite, if
+the quotient becomes an f8e4m3, which is NaN there as well. The remainder's sign is then turned
+round, so that zeros keep theirs under a divisor without one.
+
 The product alone is within two ulp. That will do where the divisor is a sum, whose last bits depend
 on the order of its terms, and the quotient is rounded to 16 bits (softmax): `rough`. Not to 8 bits:
 quotients by a scale of a row often lie half way between two such numbers.
@@ -17,9 +21,10 @@ from __future__ import annotations
 import math
 from typing import TypeGuard
 
-from ..base.dtype import f32
+from ..base.dtype import f8e4m3, f32
 from ..ir.expr import Apply, Cast, Expr, Reduced, apply, compare, walk
 from ..ir.monoid import number
+from .gpu_ranges import ANY, LARGEST, SMALLEST, Range
 
 FAR = 2.0**64
 """Divisors beyond it, and below its reciprocal, are scaled so that theirs is a normal number."""
@@ -42,9 +47,32 @@ def is_division(e: Expr) -> TypeGuard[Apply]:
     return isinstance(e, Apply) and e.op == "div" and e.dtype is f32
 
 
-def divided(a: Expr, b: Expr) -> Expr:
-    """a / b in f32 (see above); zeros, infinities and NaN as in a / b."""
-    x, y, reciprocal = _scaled(a, b)
+def narrow(e: Expr) -> Apply | None:
+    """The quotient in e, where that is one rounded to f8e4m3."""
+    if not (isinstance(e, Cast) and e.dtype is f8e4m3):
+        return None
+    return e.arg if is_division(e.arg) else None
+
+
+def narrowly_divided(a: Expr, b: Expr, known: Range) -> Expr:
+    """a / b in f32 for an f8e4m3 (see above): NaN where that is infinite."""
+    if not known.is_positive:
+        return divided(a, b, known)
+    x, y, reciprocal = _scaled(a, b, known)
+    if known.infinite:
+        y = Apply("where", (compare("gt", y, number(LARGEST, f32)), number(1.0, f32), y), f32)
+    q = apply("mul", x, reciprocal)
+    rest = apply("fma", q, y, apply("neg", x))
+    return apply("fma", rest, apply("neg", reciprocal), q)
+
+
+def divided(a: Expr, b: Expr, known: Range = ANY) -> Expr:
+    """a / b in f32 (see above); zeros, infinities and NaN as in a / b.
+
+    Args:
+        known: the range of b.
+    """
+    x, y, reciprocal = _scaled(a, b, known)
     q = apply("mul", x, reciprocal)
     rest = apply("fma", apply("neg", q), y, x)
     better = apply("fma", rest, reciprocal, q)
@@ -53,9 +81,9 @@ def divided(a: Expr, b: Expr) -> Expr:
     return Apply("where", (real, better, q), f32)
 
 
-def roughly_divided(a: Expr, b: Expr) -> Expr:
+def roughly_divided(a: Expr, b: Expr, known: Range = ANY) -> Expr:
     """a / b in f32 to 16 bits; zeros, infinities and NaN as in a / b."""
-    x, _, reciprocal = _scaled(a, b)
+    x, _, reciprocal = _scaled(a, b, known)
     return apply("mul", x, reciprocal)
 
 
@@ -66,8 +94,10 @@ def roughly(a: Expr) -> Expr:
     return apply("exp2", apply("mul", a.args[0], number(1 / math.log(2), f32)))
 
 
-def _scaled(a: Expr, b: Expr) -> tuple[Expr, Expr, Expr]:
+def _scaled(a: Expr, b: Expr, known: Range) -> tuple[Expr, Expr, Expr]:
     """a and b in the range where b has a reciprocal, and that."""
+    if known.low >= SMALLEST and known.high <= 1 / SMALLEST:
+        return a, b, apply("div", number(1.0, f32), b)
     size = apply("abs", b)
     far = compare("gt", size, number(FAR, f32))
     near = compare("lt", size, number(1 / FAR, f32))
