@@ -17,7 +17,8 @@ from onetrip.api.workshop import ModelWorkshop
 from onetrip.base.text import bytes_text
 from onetrip.bench import gallery
 from onetrip.explore import export, server, shown
-from onetrip.explore.session import Boards, Session
+from onetrip.explore.boards import Boards
+from onetrip.explore.session import Session
 from onetrip.report.budget import Budget, limits_of
 
 pytestmark = pytest.mark.slow
@@ -237,6 +238,7 @@ KEYS: dict[str, Callable[[Any], bool]] = {
     "n": lambda p: press(p, "n n")["edge"] == 1,
     "p": lambda p: press(p, "n n p")["edge"] == 0 and press(p, "p")["edge"] == 3,
     "x": lambda p: press(p, "n n x")["preset"] == "mine",
+    "i": lambda p: pins(p),
     "a": lambda p: not press(p, "a")["all"] and press(p, "a")["all"],
     "w": lambda p: press(p, "n k w")["detail"] == "Why" and state(p)["focus"] == "detail",
     "k": lambda p: press(p, "n k")["detail"] == "Kernel",
@@ -252,6 +254,19 @@ KEYS: dict[str, Callable[[Any], bool]] = {
     "Escape": lambda p: press(p, "/ Escape")["focus"] == "nodes",
     "?": lambda p: helps(p),
 }
+
+
+def pins(page: Any) -> bool:
+    """The key pins the kernel of the chosen boundary, and every place that names it says so."""
+    press(page, "b n n")
+    act(page, "i")
+    badges = page.locator(".node .k").all_inner_texts()
+    pressed = page.get_by_role("button", name="Unpin K16 (i)", exact=True).get_attribute(
+        "aria-pressed"
+    )
+    act(page, "u")
+    freed = page.get_by_role("button", name="Pin K16 (i)", exact=True).get_attribute("aria-pressed")
+    return (badges.count("◆ K16"), pressed, freed) == (4, "true", "false")
 
 
 def refused(page: Any, keys: str) -> str:
@@ -307,6 +322,24 @@ def test_the_table_of_boundaries_does_what_the_graph_does(opened: Opened) -> Non
     row = page.locator("#table tr.chosen")
     assert "cut by you" in row.inner_text()
     assert page.get_by_role("button", name="Fuse mm to add").is_disabled()
+
+
+def test_the_table_of_kernels_pins_and_a_pinned_kernel_stays(opened: Opened) -> None:
+    page = opened()
+    act(page, "b")
+    page.get_by_role("tab", name="Kernels").click()
+    page.get_by_role("button", name="Pin K16", exact=True).click()
+    page.wait_for_selector("body[data-acts='2']")
+    page.get_by_role("tab", name="Boundaries").click()
+    page.get_by_role("button", name="Show gelu to add#1", exact=True).click()
+    page.wait_for_selector("#detail .verdict")
+    assert "K16 is pinned" in page.locator("#detail").inner_text()
+    assert page.get_by_role("button", name="Cut here (x)").is_disabled()
+    page.keyboard.press("x")
+    page.wait_for_selector("#problem:not([hidden])")
+    assert "unpin that kernel first" in page.locator("#problem").inner_text()
+    act(page, "f")
+    assert "◆ K16" in page.locator("#nodes").inner_text()
 
 
 def test_a_selection_is_shown_everywhere(opened: Opened) -> None:

@@ -19,7 +19,8 @@ from onetrip.base.errors import UsageError
 from onetrip.bench import gallery
 from onetrip.explore import export, shown, source, timeline
 from onetrip.explore.board import Edge
-from onetrip.explore.session import Boards, Session
+from onetrip.explore.boards import Boards
+from onetrip.explore.session import Session
 from onetrip.report.budget import Budget, Limits, limits_of
 
 
@@ -247,6 +248,105 @@ def test_a_plan_that_nobody_wants_ends_soon_and_can_be_asked_for_again() -> None
         assert shop.plan("1x", "h100", "best").kernels == 2
 
 
+# ------------------------------------------------------------------ pins
+
+
+def home(session: Session, op: str) -> str:
+    """The first kernel that computes a call of this operator."""
+    board = session.board
+    node = next(n for n in board.nodes if n.call.op == op)
+    return next(n for n, p in board.parts().items() if node.atoms[0] in p.atoms)
+
+
+def small_session() -> Session:
+    return Session(Boards(ModelWorkshop("small", {"as given": small})), "cpu:2")
+
+
+def test_a_pin_has_the_effect_of_the_plans_pin() -> None:
+    session = small_session()
+    session.toggle(edge(session, "add → gelu").id)
+    session.pin(home(session, "gelu"))
+    kernels = meters(session)
+    assert session.state.preset == "mine" and kernels[0] == 4
+    session.preset("best")
+    assert session.state.preset == "best"
+    expected = onetrip.plan(*small(), target="cpu:2").pin("add#0", "gelu")
+    assert as_plan(expected) == meters(session)
+    assert expected.kernels == onetrip.plan(*small(), target="cpu:2").kernels + 1
+    saved = session.saved()
+    assert saved.lines == expected.lines and as_plan(saved) == as_plan(expected)
+    session.preset("max")
+    assert home(session, "gelu") != home(session, "layer_norm")
+
+
+def test_what_is_pinned_stays_until_it_is_freed() -> None:
+    session = small_session()
+    session.toggle(edge(session, "add → gelu").id)
+    name = home(session, "gelu")
+    session.pin(name)
+    before = meters(session)
+    for title in ("add → gelu", "gelu → add#1"):
+        with pytest.raises(UsageError, match=f"{name} is pinned"):
+            session.toggle(edge(session, title).id)
+    assert meters(session) == before
+    assert shown.why(session, edge(session, "gelu → add#1"))["pins"] == [name]
+    session.toggle(edge(session, "add#1 → norm:layer_norm").id)  # another kernel's
+    session.pin(name)
+    assert session.state.pins == frozenset()
+    session.toggle(edge(session, "gelu → add#1").id)
+    assert home(session, "gelu") == home(session, "layer_norm")
+
+
+def test_a_pin_is_undone_and_told_once(session: Session) -> None:
+    session.preset("best")
+    told = shown.Told()
+    shown.state(session, told)
+    name = home(session, "gelu")
+    session.pin(name)
+    changed = shown.state(session, told)
+    assert [(g["name"], g["pinned"]) for g in changed["groups"]] == [(name, True)]
+    assert changed["gone"] == [] and changed["history"][-1] == f"pin {name}"
+    assert shown.state(session, told)["groups"] == []
+    session.undo()
+    assert [(g["name"], g["pinned"]) for g in shown.state(session, told)["groups"]] == [
+        (name, False)
+    ]
+    session.redo()
+    assert session.board.parts()[name].key in told.groups
+    assert shown.state(session, told)["groups"][0]["pinned"]
+
+
+def test_a_library_call_is_not_pinned(session: Session) -> None:
+    with pytest.raises(UsageError, match="stays as it is"):
+        session.pin(home(session, "mm"))
+
+
+def test_a_pin_goes_along_to_another_target_and_size(session: Session) -> None:
+    session.toggle(edge(session, "add → gelu").id)
+    session.pin(home(session, "gelu"))
+    session.go(size="2x")
+    session.go(target="mi300x")
+    assert len(session.state.pins) == 1 and session.place.lost == ()
+    session.preset("best")
+    assert home(session, "gelu") not in (home(session, "layer_norm"), home(session, "mm"))
+    session.go(target="h100")
+    assert session.state.preset == "best" and len(session.state.pins) == 1
+    assert home(session, "gelu") != home(session, "layer_norm")
+
+
+def test_a_pin_that_stands_in_the_way_of_an_alternative_is_kept() -> None:
+    shop = ModelWorkshop("attention", gallery.DEMOS["attention"].programs())
+    session = Session(Boards(shop), "h100")
+    name = home(session, "softmax")
+    session.pin(name)
+    session.preset("best")
+    assert not any(a.taken for a in session.plan.alternatives)  # type: ignore[union-attr]
+    assert home(session, "softmax") == name and session.saved().kernels == meters(session)[0]
+    session.pin(name)
+    session.preset("best")
+    assert any(a.taken for a in session.plan.alternatives)  # type: ignore[union-attr]
+
+
 # ------------------------------------------------------------------ budgets
 
 
@@ -352,6 +452,9 @@ def test_an_edit_applies_to_all_copies_or_to_one() -> None:
     assert len(session.board.like(chosen)) == 5
     session.toggle(chosen.id)
     assert meters(session)[0] == kernels - 1
+    session.undo()
+    session.pin(home(session, "tanh"), everywhere=True)
+    assert len(session.state.pins) == 5
     session.undo()
     session.toggle(chosen.id, everywhere=True)
     assert meters(session)[0] == kernels - 5
@@ -532,6 +635,9 @@ def test_a_page_begins_with_the_groups_of_its_plan() -> None:
     plan = onetrip.plan(*small(), target="cpu:2")
     assert begun(plan) == ("best", plan.kernels)
     assert begun(onetrip.plan(*small(), target="cpu:2", search="eager"))[0] == "eager"
+    pinned = Session(Boards(ModelWorkshop("small", {"as given": small})), "cpu:2",
+                     plan.pin("add#0", "gelu"))  # fmt: skip
+    assert pinned.state.pins == {(":add#0", ":gelu#0")}
     cut = plan.cut("gelu", "add#1")
     assert begun(cut) == ("mine", cut.kernels) and cut.kernels == plan.kernels + 1
 

@@ -115,7 +115,8 @@ def _budget(path: Path, numerics: str | None, training: bool) -> Budget:
 
 def _write(workshop: ModelWorkshop, target: str, path: Path, redact: bool) -> None:
     from onetrip.explore import export
-    from onetrip.explore.session import Boards, Session
+    from onetrip.explore.boards import Boards
+    from onetrip.explore.session import Session
 
     session = Session(Boards(workshop), target)
     session.preset("best")

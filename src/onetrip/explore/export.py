@@ -13,7 +13,8 @@ from typing import Any
 
 from ..base.files import File
 from . import shown, source, timeline
-from .session import MINE, PRESETS, Session
+from .boards import MINE, PRESETS
+from .session import Session
 
 _STATIC = files("onetrip.explore") / "static"
 _SCRIPT = re.compile(r'<script src="/static/([\w.-]+)"( defer)?></script>')

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from typing import Any, Literal
 
@@ -29,8 +29,9 @@ from ..base.cancel import Cancelled, cancelled_by
 from ..base.errors import OnetripError, UsageError
 from ..report import compare
 from . import export, shown, source, timeline
+from .boards import PRESETS, Boards
 from .guard import Guard
-from .session import PRESETS, Boards, Session
+from .session import Session
 from .workshop import Workshop
 
 MOST_DIGITS = 18
@@ -50,9 +51,10 @@ GRACE = 3
 class Action(msgspec.Struct, forbid_unknown_fields=True):
     """The body of `POST /plan`."""
 
-    do: Literal["preset", "toggle", "undo", "redo", "go"]
+    do: Literal["preset", "toggle", "pin", "undo", "redo", "go"]
     preset: str = ""
     edge: int = -1
+    kernel: str = ""
     everywhere: bool = False
     target: str = ""
     size: str = ""
@@ -62,6 +64,7 @@ class Action(msgspec.Struct, forbid_unknown_fields=True):
 ACTIONS: dict[str, Callable[[Session, Action], None]] = {
     "preset": lambda s, a: s.preset(a.preset),
     "toggle": lambda s, a: s.toggle(a.edge, a.everywhere),
+    "pin": lambda s, a: s.pin(a.kernel, a.everywhere),
     "undo": lambda s, a: s.undo(),
     "redo": lambda s, a: s.redo(),
     "go": lambda s, a: s.go(target=a.target, size=a.size, graph=a.graph),
@@ -121,15 +124,16 @@ class Explorer:
         Raises:
             Cancelled: the page wants none any more.
         """
-        page, workshop = self.page(name), self.boards.workshop
-        place = page.session.place
-        size, target = action.size or place.size, action.target or place.target
-        wanted = {"preset": action.preset, "go": place.state.preset}.get(action.do, "eager")
+        page = self.page(name)
+        old = page.session.place
+        new = replace(old, size=action.size or old.size, target=action.target or old.target)
+        wanted = {"preset": action.preset, "go": old.state.preset}.get(action.do, "")
         page.unwanted.clear()
         with cancelled_by(page.unwanted):
-            for search in PRESETS:
-                if size in workshop.sizes and search in ("eager", wanted):
-                    workshop.plan(size, target, search)
+            if new.size in self.boards.workshop.sizes:
+                self.boards.planned(new, "eager")
+                if wanted in PRESETS:
+                    self.boards.planned(new, wanted, old.state.pins)
         if action.do in ("preset", "go"):
             self.settle()
 

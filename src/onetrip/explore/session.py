@@ -1,7 +1,6 @@
 """What one page does to a model's plans: presets, cuts and fuses, undo, another target or size.
 
-    state  ::= board, groups, the edges that the user cut, how it came about
-    action ::= preset | toggle | undo | redo | target | size | graph
+    action ::= preset | toggle | pin | undo | redo | target | size | graph
 
 Every action answers with the state that it leads to. Sessions share prices and nothing else.
 Must not know JSON or HTTP.
@@ -10,107 +9,23 @@ Must not know JSON or HTTP.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from ..base.errors import UsageError
-from ..plan.choose import plan_problem
 from ..plan.decision import Decision
-from ..plan.draft import Sums
-from ..plan.draft_pool import Grouping
+from ..plan.draft import Sums, name_of
 from ..plan.plan import GraphPlan, Totals
 from ..plan.pool import Part
 from ..report.compare import stem
 from ..report.keys import named, short
-from ..report.lines import constraints_of
 from ..report.schema import Line
-from ..report.view import Plan, Planned, check_lines, make_plan
+from ..report.view import Plan, make_plan
 from .board import Board, Edge, is_locked
-from .workshop import Workshop
+from .boards import MINE, PRESETS, Boards, Lost, Place, State, around
+from .pins import NO_PINS, Pins, alike, line_of, lines_of, pin_of, pinned
 
-PRESETS = {"eager": "Eager", "max": "Fuse all", "best": "Best"}
-MINE = "mine"
 MOST_STEPS = 500
 """Steps that can be undone."""
-
-
-@dataclass(frozen=True)
-class State:
-    """Groups of one graph.
-
-    Attributes:
-        board: `written`, or `rewritten` with the alternatives that pay.
-        preset: which of the presets these groups are, or `mine`.
-        cuts: ids of the edges that the user cut.
-        label: what was done.
-    """
-
-    board: str
-    grouping: Grouping
-    preset: str
-    cuts: frozenset[int]
-    label: str
-
-
-@dataclass(frozen=True)
-class Lost:
-    """An edge that was fused and is not on another target, with the reason."""
-
-    producer: str
-    consumer: str
-    reason: str
-
-
-@dataclass
-class Place:
-    """Where a session stands: target, size, graph; and what was done there."""
-
-    target: str
-    size: str
-    graph: int = 0
-    done: list[State] = field(default_factory=list)
-    undone: list[State] = field(default_factory=list)
-    lost: tuple[Lost, ...] = ()
-
-    @property
-    def state(self) -> State:
-        """The state that is shown."""
-        return self.done[-1]
-
-
-class Boards:
-    """The boards of a model for each target, size and graph; made once, for all sessions."""
-
-    def __init__(self, workshop: Workshop) -> None:
-        self.workshop = workshop
-        self._made: dict[tuple[str, str, int, str], Board] = {}
-
-    def planned(self, place: Place, search: str) -> Planned:
-        """A preset's plan of the graph at a place."""
-        return self.workshop.plan(place.size, place.target, search).planned[place.graph]
-
-    def board_of(self, place: Place, search: str) -> str:
-        """Which board a preset is drawn on."""
-        if search == "eager" or not any(
-            a.taken for a in self.planned(place, search).plan.alternatives
-        ):
-            return "written"
-        return "rewritten"
-
-    def board(self, place: Place, name: str) -> Board:
-        """The shared board of a place; sessions take twins."""
-        key = (place.target, place.size, place.graph, name)
-        found = self._made.get(key)
-        if found is None:
-            if name == "written":
-                eager = self.planned(place, "eager")
-                problem = replace(eager.problem, search="best")
-                planned = replace(eager, problem=problem)
-            else:
-                planned = self.planned(place, "best")
-            found = self._made[key] = Board(planned)
-            found.start(planned.plan)
-            found.learn()
-        return found
 
 
 class Session:
@@ -136,7 +51,9 @@ class Session:
         if {k for atoms, _ in grouping for k in atoms} != set(range(len(draft.index.atoms))):
             return False
         draft.start(grouping)
-        self._do(State(which, grouping, MINE, frozenset(), "as planned"))
+        asked = (tuple(map(stem, line.calls)) for line in planned.lines if line.kind == "pin")
+        pins = frozenset(asked)
+        self._do(State(which, grouping, MINE, frozenset(), "as planned", pins))
         return True
 
     def aside(self) -> Session:
@@ -168,8 +85,8 @@ class Session:
     @property
     def plan(self) -> GraphPlan | None:
         """The preset's own plan where the groups are those of one."""
-        preset = self.state.preset
-        return self.boards.planned(self.place, preset).plan if preset in PRESETS else None
+        preset, pins = self.state.preset, self.state.pins
+        return self.boards.planned(self.place, preset, pins).plan if preset in PRESETS else None
 
     @property
     def figures(self) -> Sums | Totals:
@@ -199,14 +116,17 @@ class Session:
     # -------------------------------------------------------------- actions
 
     def preset(self, name: str) -> None:
-        """The groups of a preset."""
+        """The groups of a preset, around those that are pinned."""
+        self._preset(name, self.state.pins if self.place.done else NO_PINS)
+
+    def _preset(self, name: str, pins: Pins) -> None:
         if name not in PRESETS:
             raise UsageError("there is no such preset", expected=", ".join(PRESETS), found=name)
-        board = self._board(self.boards.board_of(self.place, name))
-        grouping = board.draft.grouping_of(self.boards.planned(self.place, name).plan.groups)
+        which = self.boards.board_of(self.place, name, pins)
+        board, planned = self._board(which), self.boards.planned(self.place, name, pins)
+        grouping = board.draft.grouping_of(planned.plan.groups)
         board.draft.start(grouping)
-        which = self.boards.board_of(self.place, name)
-        self._do(State(which, grouping, name, frozenset(), PRESETS[name]))
+        self._do(State(which, grouping, name, frozenset(), PRESETS[name], pins))
 
     def toggle(self, edge: int, everywhere: bool = False) -> None:
         """Cuts a fused edge, or fuses a cut one; `everywhere`: in all copies of its layer.
@@ -225,7 +145,37 @@ class Session:
         what = f"{'cut' if fused else 'fuse'} {self.title(chosen)}"
         if len(done) > 1:
             what += f" and {len(done) - 1} alike"
-        self._do(State(self.state.board, board.grouping, MINE, still, what))
+        self._do(replace(self._mine_now(what), cuts=still))
+
+    def pin(self, name: str, everywhere: bool = False) -> None:
+        """Pins a group, or frees one that is pinned; `everywhere`: in all copies of its layer.
+
+        Raises:
+            UsageError: there is no such group, or it is a library's call.
+        """
+        board, part = self.board, self.part(name)
+        if not board.draft.pool.is_generated(part):
+            raise UsageError(
+                f"{name} cannot be pinned",
+                expected="a generated kernel",
+                found="a library call, which stays as it is",
+            )
+        chosen = pin_of(board, part)
+        changed = alike(board, chosen) if everywhere else frozenset((chosen,))
+        free = chosen in self.state.pins
+        pins = self.state.pins - changed if free else self.state.pins | changed
+        what = f"{'unpin' if free else 'pin'} {name}"
+        if len(changed) > 1:
+            what += f" and {len(changed) - 1} alike"
+        self._do(replace(self._mine_now(what), pins=pins))
+
+    def _mine_now(self, what: str) -> State:
+        """The groups as they are now, by the user's hand."""
+        return replace(self.state, grouping=self.board.grouping, preset=MINE, label=what)
+
+    def pins_at(self, edge: Edge) -> list[str]:
+        """Names of the pinned groups that make or read what an edge hands on."""
+        return [name_of(p) for p in pinned(self.board, self.state.pins, self.board.ends(edge))]
 
     def edge(self, number: int) -> Edge:
         """The edge of this number; UsageError where there is none."""
@@ -244,7 +194,8 @@ class Session:
         return found
 
     def _cut(self, edges: Sequence[Edge]) -> list[Edge]:
-        done = [e for e in edges if self.board.is_fused(e) and self.board.cut(e)]
+        free = self._free(edges)
+        done = [e for e in free if self.board.is_fused(e) and self.board.cut(e)]
         if not done:
             raise UsageError(
                 f"{self.title(edges[0])} cannot be cut",
@@ -256,7 +207,7 @@ class Session:
     def _fuse(self, edges: Sequence[Edge]) -> list[Edge]:
         done: list[Edge] = []
         refused: Decision | None = None
-        for e in edges:
+        for e in self._free(edges):
             found = self.board.fuse(e)
             refused = refused or found
             done += [e] if found is None else []
@@ -268,6 +219,17 @@ class Session:
                 next_step=self.named(refused.remedy) or None,
             )
         return done
+
+    def _free(self, edges: Sequence[Edge]) -> list[Edge]:
+        """Those at no pinned group; UsageError where there is none."""
+        found = [e for e in edges if not self.pins_at(e)]
+        if not found:
+            raise UsageError(
+                f"{self.title(edges[0])} stays as it is",
+                found=f"{', '.join(self.pins_at(edges[0]))} is pinned",
+                next_step="unpin that kernel first (i)",
+            )
+        return found
 
     def undo(self) -> None:
         """The state before this one; the first stays."""
@@ -302,13 +264,16 @@ class Session:
         cut = {_ends(before, before.edges[k]) for k in kept.cuts}
         self.place = new
         try:
-            self.preset("eager" if kept.preset == MINE else kept.preset)
+            if kept.preset == MINE:
+                self._preset("eager", NO_PINS)
+            else:
+                self._preset(kept.preset, kept.pins)
         except Exception:
             self.place = old
             raise
         self._others.clear()  # they were of the old target or size
         if kept.preset == MINE:
-            self._carry(names, cut)
+            self._carry(names, cut, kept.pins)
 
     def _to_graph(self, new: Place) -> None:
         """Another graph of the model: as it was left, or in Eager."""
@@ -320,8 +285,11 @@ class Session:
         else:
             self._show()
 
-    def _carry(self, fused: Sequence[tuple[str, str]], cut: set[tuple[str, str]]) -> None:
-        """Fuses the edges between calls of these names, and marks those that the user cut."""
+    def _carry(
+        self, fused: Sequence[tuple[str, str]], cut: set[tuple[str, str]], pins: Pins = NO_PINS
+    ) -> None:
+        """Fuses the edges between calls of these names, and marks those that the user cut; pins
+        stay where their groups are."""
         board = self.board
         known = {_ends(board, e): e for e in board.edges}
         lost: list[Lost] = []
@@ -332,8 +300,13 @@ class Session:
                 why = self.named(refused.sentence) if refused else "the graph has no such edge here"
                 lost.append(Lost(label(pair[0]), label(pair[1]), why))
         cuts = frozenset(known[p].id for p in cut if p in known and not board.is_fused(known[p]))
+        still = frozenset(pin_of(board, p) for p in pinned(board, pins))
+        lost += [
+            Lost("pin", ", ".join(map(label, pin)), "there is no such kernel here")
+            for pin in sorted(pins - still)
+        ]
         self.place.lost = tuple(lost)
-        self._do(State(self.state.board, board.grouping, MINE, cuts, "carried over"))
+        self._do(replace(self._mine_now("carried over"), cuts=cuts, pins=still))
 
     def _do(self, state: State) -> None:
         self.place.done.append(state)
@@ -362,23 +335,13 @@ class Session:
     # -------------------------------------------------------------- files
 
     def lines(self) -> tuple[Line, ...]:
-        """The groups as wishes: each generated kernel pinned, those that own a value first."""
-        board, keys = self.board, self.board.planned.keys
-        made: list[Line] = []
-        for part in board.draft.order():
-            if not board.draft.pool.is_generated(part):
-                continue
-            names = {board.draft.index.atoms[k].name for k in part.atoms}
-            calls: dict[str, None] = {}
-            for node in (board.nodes[board.node_of[k]] for k in part.atoms):
-                inside = [board.draft.index.atoms[k].name for k in node.atoms]
-                whole = all(name in names for name in inside)
-                found = (
-                    [node.call.key] if whole else [keys.by_node[n] for n in inside if n in names]
-                )
-                calls.update(dict.fromkeys(found))
-            made.append(Line("pin", tuple(calls)))
-        return tuple(made)
+        """The groups as wishes: each generated kernel pinned, those that own a value first; of Best
+        what is pinned alone."""
+        board = self.board
+        if self.state.preset == "best":
+            return lines_of(self.state.pins, board.planned.keys)
+        generated = filter(board.draft.pool.is_generated, board.draft.order())
+        return tuple(line_of(board, part) for part in generated)
 
     def saved(self) -> Plan:
         """A plan with these groups, for `onetrip.compile(plan=...)`; graphs that were not looked at
@@ -394,9 +357,8 @@ class Session:
         here, wishes = self.place, dict[int, tuple[Line, ...]]()
         try:
             for place in (here, *self._others.values()):
-                if place.state.preset != "best":
-                    self.place = place
-                    wishes[place.graph] = self.lines()
+                self.place = place
+                wishes[place.graph] = self.lines()
         finally:
             self.place = here
 
@@ -404,18 +366,11 @@ class Session:
             best = self.boards.workshop.plan(here.size, here.target, "best")
             made = list(best.planned)
             for graph, lines in wishes.items():
-                made[graph] = _pinned(made[graph], lines)
+                made[graph] = around(made[graph], lines) if lines else made[graph]
             assert best.settings is not None
             return make_plan(tuple(made), best.settings)
 
         return make
-
-
-def _pinned(planned: Planned, lines: tuple[Line, ...]) -> Planned:
-    """The graph planned under more lines; UsageError where one is not honoured."""
-    plan = plan_problem(planned.problem, constraints_of(lines, planned.keys))
-    check_lines(plan, lines, planned.keys)
-    return replace(planned, plan=plan, lines=(*planned.lines, *lines))
 
 
 def label(key: str) -> str:

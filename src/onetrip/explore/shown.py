@@ -20,7 +20,9 @@ from ..report.budget import LIMITS, Rule
 from ..report.record import worst_peak
 from ..target import Target
 from .board import Board, Edge, Node, is_locked
-from .session import PRESETS, Session, label
+from .boards import PRESETS
+from .pins import pinned
+from .session import Session, label
 
 Json = dict[str, Any]
 MOST_OPS = 5
@@ -29,11 +31,13 @@ MOST_OPS = 5
 
 @dataclass
 class Told:
-    """What a page was told: names of groups by key, states of edges, and which the user cut."""
+    """What a page was told: names of groups by key, states of edges, which groups are pinned, and
+    which edges the user cut."""
 
     board: int = 0
     groups: dict[int, str] = field(default_factory=dict)
     edges: dict[int, tuple[str, str]] = field(default_factory=dict)
+    pinned: set[int] = field(default_factory=set)
     yours: set[int] = field(default_factory=set)
 
 
@@ -108,11 +112,15 @@ def state(session: Session, told: Told) -> Json:
     board, now = session.board, session.state
     if told.board != id(board):
         told.board, told.groups, told.edges, told.yours = id(board), {}, {}, set()
+        told.pinned = set()
         whole = True
     else:
         whole = False
     parts = board.draft.pool.parts
-    changed = {key: parts[key] for key in sorted(parts.keys() - told.groups.keys())}
+    held = {p.key for p in pinned(board, now.pins)}
+    other = (told.pinned ^ held) & parts.keys()
+    changed = {key: parts[key] for key in sorted(parts.keys() - told.groups.keys() | other)}
+    told.pinned = held
     named = {key: name_of(p) for key, p in changed.items()}
     gone = {told.groups.pop(key) for key in told.groups.keys() - parts.keys()}
     told.groups |= named
@@ -137,7 +145,7 @@ def state(session: Session, told: Told) -> Json:
         "totals": totals(session),
         "eager": _totals_of(session.boards.planned(place, "eager").plan, None, board),
         "budget": budget(session),
-        "groups": [group(board, p) for p in changed.values()],
+        "groups": [group(board, p, p.key in held) for p in changed.values()],
         "gone": sorted(gone.difference(named.values())),
         "edges": {str(k): list(s) for k, s in fresh.items()},
         "history": [s.label for s in place.done],
@@ -223,7 +231,7 @@ def span(us: float, target: Target) -> Json:
     return {"us": us, "low": us / band, "high": us * band}
 
 
-def group(board: Board, part: Part) -> Json:
+def group(board: Board, part: Part, is_pinned: bool) -> Json:
     """A group's figures."""
     draft = board.draft
     priced, target = draft.price(part), draft.evaluator.target
@@ -240,6 +248,7 @@ def group(board: Board, part: Part) -> Json:
         "title": ", ".join(ops[:MOST_OPS]) + more,
         "kind": priced.kind,
         "generated": draft.pool.is_generated(part),
+        "pinned": is_pinned,
         "calls": calls,
         "partly": partly,
         "reads": reads,
@@ -285,6 +294,7 @@ def why(session: Session, edge: Edge) -> Json:
         "bytes": edge.bytes,
         "copies": len(board.like(edge)),
         "lines": [made, read],
+        "pins": session.pins_at(edge),
     }
     if decision is None:
         return found | {"if_cut": _if_cut(session, edge)}

@@ -96,6 +96,11 @@ O.toggle = () => {
   return O.act({ do: "toggle", edge: O.pick.edge, everywhere: O.view.everywhere });
 };
 
+O.pin = () => {
+  if (!O.data.groups.has(O.pick.kernel)) return O.fail("Choose a kernel first: an operator, or a row of the Kernels table.");
+  return O.act({ do: "pin", kernel: O.pick.kernel, everywhere: O.view.everywhere });
+};
+
 O.save = async () => {
   if (O.exported) return O.fail("A file without Python saves no plan: onetrip explore does.");
   const found = await O.ask("/save").catch(O.fail);

@@ -24,6 +24,13 @@
     return put(...(found.verdict ? cut(found) : fused(found)));
   }
 
+  // The buttons of a boundary, and of the kernel at it.
+  function acts(found, name, refused) {
+    const pinned = found.pins.length ? O.make("p", {}, `${found.pins.join(", ")} ${found.pins.length > 1 ? "are" : "is"} pinned: free it before you change this boundary.`) : null;
+    return [O.make("div", { class: "act" }, O.make("button", { disabled: refused || pinned || O.exported ? "" : null, onclick: O.toggle }, name), pin(O.data.groups.get(O.pick.kernel))), pinned];
+  }
+  const pin = (g) => (g && g.generated ? O.make("button", { "aria-pressed": g.pinned, disabled: O.exported ? "" : null, onclick: O.pin }, `${g.pinned ? "Unpin" : "Pin"} ${g.name} (i)`) : null);
+
   const head = (found) => [
     O.make("h3", {}, found.title),
     O.make("p", {}, `${O.bytes(found.bytes)} pass here${found.copies > 1 ? `, in ${found.copies} copies of the layer` : ""}.`),
@@ -38,7 +45,7 @@
       evidence(found.evidence),
       O.make("h3", {}, "If fused"),
       found.if_fused ? effect(found.if_fused) : O.make("p", {}, "No such kernel can be made."),
-      O.make("div", { class: "act" }, O.make("button", { disabled: found.state[0] === "locked" || O.exported ? "" : null, onclick: O.toggle }, "Fuse here (x)")),
+      ...acts(found, "Fuse here (x)", found.state[0] === "locked"),
       found.remedy ? O.make("p", {}, `To change it: ${found.remedy}`) : null,
     ].filter(Boolean);
   }
@@ -49,8 +56,8 @@
     O.make("p", {}, "Both are computed in one kernel; nothing lies in memory between them."),
     O.make("h3", {}, "If cut"),
     found.if_cut ? effect(found.if_cut) : O.make("p", {}, "They cannot be told apart here."),
-    O.make("div", { class: "act" }, O.make("button", { disabled: O.exported || !found.if_cut ? "" : null, onclick: O.toggle }, "Cut here (x)")),
-  ];
+    ...acts(found, "Cut here (x)", !found.if_cut),
+  ].filter(Boolean);
 
   const evidence = (list) => O.make("table", {}, O.make("tbody", {}, ...list.map((e) => row(e.limit, `${O.plain(e.value)} ${e.unit}`, e.bound === null ? "" : `limit ${O.plain(e.bound)}`))));
 
@@ -76,14 +83,14 @@
 
   function figures(g) {
     const rows = [
-      ["operators", g.calls.map((c) => O.data.nodes[c].op).join(", ")], ["kind", `${g.kind}, ${g.generated ? "generated" : "a library's"}`],
+      ["operators", g.calls.map((c) => O.data.nodes[c].op).join(", ")], ["kind", `${g.kind}, ${g.generated ? "generated" : "a library's"}${g.pinned ? ", pinned" : ""}`],
       ["reads", O.bytes(g.reads)], ["writes", O.bytes(g.writes)], ["estimate", `${O.us(g.us)} (${O.range(g)})`], ["bound by", g.bound],
       ["of the roofline", O.percent(g.roof)], ["FLOPs a byte", O.plain(g.intensity)],
     ];
     if (g.registers !== null) rows.push(["registers", `${g.registers} (${g.source})${g.spill ? `, ${g.spill} B spilled` : ""}`], ["shared memory", O.bytes(g.shared)], ["occupancy", O.percent(g.occupancy)]);
     const clock = g.generated ? [O.make("button", { onclick: () => measured(g) }, "Measure here"), O.make("span", { id: "measured" })] : ["A library call is not measured by itself."];
     const measure = O.data.graph.measures ? [O.make("div", { class: "act" }, ...clock)] : [];
-    return [O.make("h3", {}, `${g.name}: ${g.title}`), O.make("table", {}, O.make("tbody", {}, ...rows.map(([n, v]) => row(n, v)))), ...measure];
+    return [O.make("h3", {}, `${g.name}: ${g.title}`), O.make("table", {}, O.make("tbody", {}, ...rows.map(([n, v]) => row(n, v)))), O.make("div", { class: "act" }, pin(g)), ...measure];
   }
 
   async function measured(g) {

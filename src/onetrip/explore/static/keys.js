@@ -10,6 +10,7 @@
     ["n", "next boundary", () => O.stepBoundary(1)],
     ["p", "previous boundary", () => O.stepBoundary(-1)],
     ["x", "cut or fuse the chosen boundary", () => O.toggle()],
+    ["i", "pin the chosen kernel, or free it", () => O.pin()],
     ["a", "edit all copies of a layer, or one", () => O.setScope(!O.view.everywhere)],
     ["w", "why the chosen boundary stands", () => { O.chooseDetail("Why"); O.by("detail").focus(); }],
     ["k", "the kernel of the chosen operator", () => { O.chooseDetail("Kernel"); O.by("detail").focus(); }],

@@ -119,7 +119,7 @@
     for (const p of placed.items.values()) {
       const element = O.by(`item-${p.id}`);
       const names = p.id[0] === "n" ? data.homes.get(p.of.call) || [] : [];
-      element.querySelector(".k").textContent = names.slice(0, 2).join("+") + (names.length > 2 ? "…" : "");
+      element.querySelector(".k").textContent = names.slice(0, 2).map((name) => (data.groups.get(name).pinned ? `◆ ${name}` : name)).join("+") + (names.length > 2 ? "…" : "");
       element.setAttribute("aria-selected", O.isChosenItem(p.id));
       element.classList.toggle("kin", O.isKin(p));
     }

@@ -44,9 +44,14 @@
     const found = [...O.data.groups.values()].sort((a, b) => b.us - a.us || a.calls[0] - b.calls[0]);
     const rows = found.slice(0, MOST_ROWS).map((g) => O.make("tr", { class: g.name === O.pick.kernel ? "chosen" : "", onclick: () => O.chooseKernel(g.name) },
       cell(O.make("button", { onclick: () => O.chooseKernel(g.name) }, g.name)), cell(g.title), cell(g.kind), cell(O.bytes(g.reads), true), cell(O.bytes(g.writes), true), cell(`${O.us(g.us)} (${O.range(g)})`, true), cell(g.bound),
-      cell(g.registers === null ? "–" : `${g.source === "estimated" ? "~" : ""}${g.registers}${g.spill ? ` +${g.spill} B spilled` : ""}`, true), cell(g.occupancy === null ? "–" : O.percent(g.occupancy), true), cell(O.percent(g.roof), true)));
-    put(table(["kernel", "operators", "kind", "#reads", "#writes", "#estimate", "bound by", "#registers", "#occupancy", "#of the roofline"], rows, "Kernels"), ...more(found.length - rows.length));
+      cell(g.registers === null ? "–" : `${g.source === "estimated" ? "~" : ""}${g.registers}${g.spill ? ` +${g.spill} B spilled` : ""}`, true), cell(g.occupancy === null ? "–" : O.percent(g.occupancy), true), cell(O.percent(g.roof), true), cell(pin(g))));
+    put(table(["kernel", "operators", "kind", "#reads", "#writes", "#estimate", "bound by", "#registers", "#occupancy", "#of the roofline", "pin"], rows, "Kernels"), ...more(found.length - rows.length));
   }
+
+  const pin = (g) => (g.generated ? O.make("button", {
+    "aria-label": `${g.pinned ? "Unpin" : "Pin"} ${g.name}`, disabled: O.exported ? "" : null,
+    onclick: (event) => { event.stopPropagation(); O.pick.kernel = g.name; O.pin(); },
+  }, g.pinned ? "◆ Unpin" : "Pin") : "");
 
   function history() {
     const { state } = O.data;
