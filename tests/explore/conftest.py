@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from pages import WIDTHS, Opened
 
 from onetrip.api.workshop import ModelWorkshop
 from onetrip.base.cancel import checkpoint
@@ -72,3 +73,27 @@ def browser() -> Iterator[Any]:
         made = found.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield made
         made.close()
+
+
+@pytest.fixture
+def opened(browser: Any, running: server.Running) -> Iterator[Opened]:
+    """Opens the page; a test fails when the page says anything on its console."""
+    contexts: list[Any] = []
+    said: list[str] = []
+
+    def open_page(url: str = running.url, *, theme: str = "light", width: int = 1280) -> Any:
+        context = browser.new_context(
+            viewport={"width": width, "height": WIDTHS[width]}, color_scheme=theme
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda m: said.append(m.text) if "400" not in m.text else None)
+        page.on("pageerror", lambda e: said.append(str(e)))
+        page.goto(url)
+        page.wait_for_selector("body[data-ready]")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert said == []

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from pages import WIDTHS, Opened, act, meters, press, refused, says, state
 from test_session import SWEET, Layer
 from torch import nn
 
 from onetrip.api.workshop import ModelWorkshop
-from onetrip.base.text import bytes_text
 from onetrip.bench import gallery
 from onetrip.explore import export, server, shown
 from onetrip.explore.boards import Boards
@@ -22,50 +22,6 @@ from onetrip.explore.session import Session
 from onetrip.report.budget import Budget, limits_of
 
 pytestmark = pytest.mark.slow
-WIDTHS = {1280: 800, 1920: 1080}
-Opened = Callable[..., Any]
-
-
-@pytest.fixture
-def opened(browser: Any, running: server.Running) -> Iterator[Opened]:
-    """Opens the page; a test fails when the page says anything on its console."""
-    contexts: list[Any] = []
-    said: list[str] = []
-
-    def open_page(url: str = running.url, *, theme: str = "light", width: int = 1280) -> Any:
-        context = browser.new_context(
-            viewport={"width": width, "height": WIDTHS[width]}, color_scheme=theme
-        )
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda m: said.append(m.text) if "400" not in m.text else None)
-        page.on("pageerror", lambda e: said.append(str(e)))
-        page.goto(url)
-        page.wait_for_selector("body[data-ready]")
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert said == []
-
-
-def act(page: Any, key: str) -> None:
-    """Presses a key that changes the plan, and waits until the new figures are shown."""
-    before = int(page.evaluate("document.body.dataset.acts || 0"))
-    page.keyboard.press(key)
-    page.wait_for_selector(f"body[data-acts='{before + 1}']")
-
-
-def meters(page: Any) -> dict[str, str]:
-    """The meters as a reader sees them."""
-    found = page.locator("#meters div").all_inner_texts()
-    return {name: value.strip() for name, value in (t.split("\n", 1) for t in found)}
-
-
-def says(page: Any, kernels: int, traffic: int) -> bool:
-    m = meters(page)
-    return m["KERNELS"].split()[0] == str(kernels) and m["TRAFFIC"].startswith(bytes_text(traffic))
 
 
 @pytest.fixture
@@ -213,22 +169,6 @@ PLACES = """[...document.querySelectorAll('.node')]
 # ------------------------------------------------------------------ keys
 
 
-def state(page: Any) -> dict[str, Any]:
-    found: dict[str, Any] = page.evaluate(
-        "({...onetrip.pick, mode: onetrip.view.mode, all: onetrip.view.everywhere,"
-        " preset: onetrip.data.state.preset, steps: onetrip.data.state.history.length,"
-        " detail: onetrip.detail, focus: document.activeElement.id})"
-    )
-    return found
-
-
-def press(page: Any, keys: str) -> dict[str, Any]:
-    for key in keys.split():
-        page.keyboard.press(key)
-    page.evaluate("onetrip.queue")
-    return state(page)
-
-
 KEYS: dict[str, Callable[[Any], bool]] = {
     "/": lambda p: press(p, "/")["focus"] == "search",
     "ArrowDown": lambda p: press(p, "ArrowDown ArrowDown ArrowDown")["node"] == 2,
@@ -251,6 +191,7 @@ KEYS: dict[str, Callable[[Any], bool]] = {
     "s": lambda p: saved(p)["totals"]["kernels"] == 5,
     "v": lambda p: press(p, "v")["mode"] == "kernel" and press(p, "v")["mode"] == "module",
     "Enter": lambda p: shuts_and_opens(p),
+    "Ctrl+K": lambda p: press(p, "Control+k")["focus"] == "palette-input",
     "Escape": lambda p: press(p, "/ Escape")["focus"] == "nodes",
     "?": lambda p: helps(p),
 }
@@ -267,12 +208,6 @@ def pins(page: Any) -> bool:
     act(page, "u")
     freed = page.get_by_role("button", name="Pin K16 (i)", exact=True).get_attribute("aria-pressed")
     return (badges.count("◆ K16"), pressed, freed) == (4, "true", "false")
-
-
-def refused(page: Any, keys: str) -> str:
-    press(page, keys)
-    found: str = page.locator("#problem:not([hidden])").inner_text()
-    return found
 
 
 def saved(page: Any) -> dict[str, Any]:
@@ -393,6 +328,10 @@ def test_axe_finds_nothing(opened: Opened, theme: str) -> None:
     page.keyboard.press("v")
     assert faults() == []
     page.keyboard.press("?")
+    assert faults() == []
+    page.keyboard.press("Escape")
+    page.keyboard.press("Control+k")
+    page.keyboard.type("norm")
     assert faults() == []
 
 

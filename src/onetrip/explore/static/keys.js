@@ -23,20 +23,22 @@
     ["s", "save the plan", () => O.save()],
     ["v", "by module, or by kernel", () => O.setMode(O.view.mode === "module" ? "kernel" : "module")],
     ["Enter", "open or shut the chosen module", () => O.openChosen()],
+    ["Ctrl+K", "all commands, operators and kernels by name", () => O.openPalette()],
     ["Escape", "back to the graph", () => O.by("nodes").focus()],
     ["?", "these keys", () => O.by("keys").showModal()],
   ];
   O.fill("key-list", ...KEYS.flatMap(([key, meaning]) => [O.make("dt", {}, key), O.make("dd", {}, meaning)]));
+  O.commands = KEYS;
   const known = new Map(KEYS.map(([key, , run]) => [key, run]));
   const OWN = { INPUT: true, SELECT: true, TEXTAREA: true };
 
   document.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || O.by("keys").open) return;
-    const { target } = event;
-    if (OWN[target.tagName] && target.type !== "checkbox" && event.key !== "Escape") return;
+    if (document.querySelector("dialog[open]") || event.altKey) return;
+    const { target } = event, held = event.ctrlKey || event.metaKey;
+    if (!held && OWN[target.tagName] && target.type !== "checkbox" && event.key !== "Escape") return;
     const scrolls = event.key.startsWith("Arrow") && target.closest("#detail, #table, nav");
     if (scrolls || (event.key === "Enter" && target.tagName === "BUTTON")) return;
-    const run = known.get(event.key);
+    const run = known.get(held ? `Ctrl+${event.key.toUpperCase()}` : event.key);
     if (!run) return;
     event.preventDefault();
     run();
