@@ -8,6 +8,7 @@ the graphs.
 from __future__ import annotations
 
 import contextlib
+import re
 import traceback
 import types
 from collections import defaultdict
@@ -26,7 +27,6 @@ from torch._functorch import config as functorch_config
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
-    FakeTensorDeviceMismatchError,
     FakeTensorMode,
 )
 
@@ -124,6 +124,8 @@ def _root(error: BaseException) -> BaseException:
 
 
 _VALUE_ERRORS = (DataDependentOutputException, DynamicOutputShapeException)
+_TWO_DEVICES = re.compile(r"found (at least )?two (different )?devices")
+"""What torch says of operands on unlike devices; not all versions have a class for that error."""
 
 
 def _capture_error(error: Exception) -> OnetripError:
@@ -138,7 +140,7 @@ def _capture_error(error: Exception) -> OnetripError:
             where=_user_line(error),
             next_step="keep the value in a tensor (torch.where), or compile and run the model",
         )
-    if isinstance(inner, FakeTensorDeviceMismatchError):
+    if _TWO_DEVICES.search(str(inner)):
         return CaptureError(
             "the model computes on two devices at once: its arguments and parameters were put on "
             "the target's, and it reads another tensor that stayed where it is",
