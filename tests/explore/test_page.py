@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from pages import WIDTHS, Opened, act, meters, press, refused, says, state
+from pages import Opened, act, meters, press, refused, says, state
 from test_session import SWEET, Layer
 from torch import nn
 
@@ -305,69 +305,6 @@ def test_search_and_reasons(opened: Opened) -> None:
     assert page.locator("#wires .wire.faint").count() == 3
 
 
-# ------------------------------------------------------------------ looks
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_nothing(opened: Opened, theme: str) -> None:
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
-    page = opened(theme=theme)
-    tags = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
-
-    def faults() -> list[str]:
-        found = axe.run(page, options=tags).response["violations"]
-        return [f"{v['id']}: {n['html'][:160]}" for v in found for n in v["nodes"]]
-
-    assert faults() == []
-    act(page, "f")
-    page.keyboard.press("n")
-    for tab in ("Kernel", "Node", "Kernels", "Memory timeline", "Roofline", "Diff", "History"):
-        page.get_by_role("tab", name=tab, exact=True).click()
-        page.wait_for_timeout(300)
-        assert faults() == [], tab
-    page.keyboard.press("v")
-    assert faults() == []
-    page.keyboard.press("?")
-    assert faults() == []
-    page.keyboard.press("Escape")
-    page.keyboard.press("Control+k")
-    page.keyboard.type("norm")
-    assert faults() == []
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", WIDTHS)
-def test_nothing_overlaps_or_leaves_the_window(opened: Opened, theme: str, width: int) -> None:
-    page = opened(theme=theme, width=width)
-    act(page, "f")
-    page.keyboard.press("n")
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    assert page.evaluate("document.documentElement.scrollHeight <= innerHeight")
-    for selector in ("header > *", "#meters > *", ".node", "main > *"):
-        assert page.evaluate(OVERLAPS, selector) == [], selector
-    assert page.evaluate(OUTSIDE, "header > *, #meters > *, main > *, #below") == []
-    assert page.evaluate("getComputedStyle(document.body).colorScheme") == theme
-
-
-OVERLAPS = """(selector) => {
-  const boxes = [...document.querySelectorAll(selector)].filter((e) => e.offsetParent)
-    .map((e) => [e.id || e.textContent.slice(0, 20), e.getBoundingClientRect()]);
-  return boxes.flatMap(([a, p], k) => boxes.slice(k + 1).filter(([, q]) =>
-    p.left + 1 < q.right && q.left + 1 < p.right && p.top + 1 < q.bottom && q.top + 1 < p.bottom)
-    .map(([b]) => `${a} / ${b}`));
-}"""
-OUTSIDE = """(selector) => [...document.querySelectorAll(selector)].filter((e) => {
-  const r = e.getBoundingClientRect();
-  return r.width && (r.left < -1 || r.right > innerWidth + 1 || r.bottom > innerHeight + 1);
-}).map((e) => e.id || e.tagName)"""
-
-
-def test_the_theme_can_be_changed(opened: Opened) -> None:
-    page = opened()
-    page.get_by_role("button", name="Light or dark").click()
-    assert page.evaluate("getComputedStyle(document.body).colorScheme") == "dark"
-
-
 # ------------------------------------------------------------------ export, layers
 
 
@@ -399,29 +336,53 @@ def test_an_export_opens_from_disk_without_the_network(
     context.close()
 
 
-def test_identical_layers_fold_and_an_edit_applies_to_all_or_one(opened: Opened) -> None:
+@pytest.fixture
+def layered() -> Iterator[server.Running]:
+    """Five equal layers."""
+
     def make() -> tuple[Any, ...]:
         with torch.device("meta"):
             layers = nn.Sequential(*(Layer() for _ in range(5))).eval()
             return nn.ModuleDict({"layers": layers})["layers"], (torch.empty(1 << 18, 64),)
 
     running = server.start(ModelWorkshop("layers", {"as given": make}), "h100")
-    try:
-        page = opened(running.url)
-        assert page.locator(".node").count() == 5
-        assert "×5" in page.locator("#boxes").inner_text()
-        kernels = int(meters(page)["KERNELS"].split()[0])
-        edge = page.evaluate(
-            "onetrip.data.edges.find((e) => onetrip.data.nodes[e.b].op === 'tanh').id"
-        )
-        page.evaluate(f"onetrip.chooseEdge({edge})")
-        act(page, "x")
-        assert meters(page)["KERNELS"].startswith(f"{kernels - 5} ")
-        act(page, "u")
-        page.keyboard.press("a")
-        act(page, "x")
-        assert meters(page)["KERNELS"].startswith(f"{kernels - 1} ")
-        page.evaluate("onetrip.unfold('')")
-        assert page.locator(".node").count() == 25
-    finally:
-        running.stop()
+    yield running
+    running.stop()
+
+
+def test_identical_layers_fold_and_an_edit_applies_to_all_or_one(
+    opened: Opened, layered: server.Running
+) -> None:
+    page = opened(layered.url)
+    assert page.locator(".node").count() == 5
+    assert "×5" in page.locator("#boxes").inner_text()
+    kernels = int(meters(page)["KERNELS"].split()[0])
+    edge = page.evaluate("onetrip.data.edges.find((e) => onetrip.data.nodes[e.b].op === 'tanh').id")
+    page.evaluate(f"onetrip.chooseEdge({edge})")
+    act(page, "x")
+    assert meters(page)["KERNELS"].startswith(f"{kernels - 5} ")
+    act(page, "u")
+    page.keyboard.press("a")
+    act(page, "x")
+    assert meters(page)["KERNELS"].startswith(f"{kernels - 1} ")
+    page.evaluate("onetrip.unfold('')")
+    assert page.locator(".node").count() == 25
+
+
+def test_the_table_of_boundaries_folds_as_the_layers_do(
+    opened: Opened, layered: server.Running
+) -> None:
+    page = opened(layered.url)
+    rows = page.locator("#table tbody tr")
+    every = page.evaluate("onetrip.data.edges.length")
+    forms = page.evaluate("new Set(onetrip.data.edges.map((e) => e.form)).size")
+    assert rows.count() == forms < every / 3
+    counts = page.locator("#table tbody td:nth-child(5)").all_inner_texts()
+    assert sum(int(text.removeprefix("×") or 1) for text in counts) == every
+    page.keyboard.press("a")
+    assert rows.count() == every
+    row = rows.filter(has_text=re.compile("mul.*tanh")).first
+    row.get_by_role("button", name=re.compile("^Fuse")).click()
+    page.wait_for_selector("body[data-acts='1']")
+    page.keyboard.press("a")
+    assert rows.count() == forms + 1  # one copy has another state

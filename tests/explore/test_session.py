@@ -248,6 +248,34 @@ def test_a_plan_that_nobody_wants_ends_soon_and_can_be_asked_for_again() -> None
         assert shop.plan("1x", "h100", "best").kernels == 2
 
 
+# ------------------------------------------------------------------ other ways
+
+
+def others(session: Session) -> list[str]:
+    """Titles of the edges that no kernel holds as they are written, but Best in another way."""
+    edges = session.board.edges
+    return [session.title(e) for e in edges if shown.edge_state(session, e)[0] == "other"]
+
+
+def test_an_edge_that_best_fuses_in_another_way_is_not_called_impossible() -> None:
+    shop = ModelWorkshop("attention", gallery.DEMOS["attention"].programs())
+    session = Session(Boards(shop), "h100")
+    assert others(session) == ["bmm → mul", "softmax → bmm#1"]
+    told = shown.why(session, edge(session, "softmax → bmm#1"))
+    assert "attention" in told["way"] and told["code"] == "compute-bound-anchor"
+    with pytest.raises(UsageError, match="cannot be one kernel"):
+        session.toggle(edge(session, "bmm → mul").id)
+    session.preset("best")
+    assert others(session) == []
+
+
+@pytest.mark.parametrize(("numerics", "known"), [("eager", False), ("fast", True)])
+def test_another_way_is_one_that_the_numerics_admit(numerics: str, known: bool) -> None:
+    shop = ModelWorkshop("conv", gallery.DEMOS["conv"].programs(), numerics=numerics)
+    session = Session(Boards(shop), "cpu:2")
+    assert any(title.startswith("conv:convolution →") for title in others(session)) == known
+
+
 # ------------------------------------------------------------------ pins
 
 

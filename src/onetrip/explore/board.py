@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..base.lazy import cached_property
+from ..passes.alternatives import ADMITTED
 from ..plan.decision import Decision
 from ..plan.draft import Draft, Pair, name_of
 from ..plan.draft_pool import Grouping
@@ -21,7 +22,7 @@ from ..plan.pool import Part
 from ..report.keys import Call, layerless, layers
 from ..report.view import Planned
 
-_STANDING = ("nodes", "node_of", "edges", "around", "copies")
+_STANDING = ("nodes", "node_of", "edges", "around", "copies", "ways")
 """What twins have in common."""
 LOCKED = ("illegal", "extern", "over-limit")
 """Classes of decisions that no user can overrule."""
@@ -135,6 +136,23 @@ class Board:
         for e in self.edges:
             found.setdefault(e.form, []).append(e.id)
         return {form: tuple(ids) for form, ids in found.items()}
+
+    @cached_property
+    def ways(self) -> dict[int, str]:
+        """The edges of a graph as it is written that lie inside of a second way to compute it,
+        which Best may take, and what that is."""
+        problem = self.planned.problem
+        if any(choice.taken for choice in self.planned.plan.alternatives):
+            return {}
+        admitted = (a for a in problem.made if a.exactness in ADMITTED[problem.numerics])
+        way_of = {name: a for a in admitted for name in a.nodes}
+        atoms, found = self.draft.index.atoms, dict[int, str]()
+        for e in self.edges:
+            over = {way_of.get(atoms[k].name) for pair in e.pairs for k in pair}
+            way = over.pop()
+            if way is not None and not over:
+                found[e.id] = way.note
+        return found
 
     def like(self, edge: Edge) -> tuple[Edge, ...]:
         """The same edge in all copies of its layer."""

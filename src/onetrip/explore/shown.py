@@ -48,6 +48,7 @@ def graph(session: Session) -> Json:
     """The calls and edges of the board, and what the page can ask for."""
     board, place = session.board, session.place
     workshop = session.boards.workshop
+    forms = {form: k for k, form in enumerate(board.copies)}
     return {
         "model": workshop.name,
         "target": place.target,
@@ -62,7 +63,14 @@ def graph(session: Session) -> Json:
         "roof": _roof(board),
         "nodes": [_node(n, board) for n in board.nodes],
         "edges": [
-            {"id": e.id, "a": e.a, "b": e.b, "bytes": e.bytes, "copies": len(board.copies[e.form])}
+            {
+                "id": e.id,
+                "a": e.a,
+                "b": e.b,
+                "bytes": e.bytes,
+                "form": forms[e.form],
+                "copies": len(board.copies[e.form]),
+            }
             for e in board.edges
         ],
         "other": [
@@ -171,12 +179,13 @@ def _between(board: Board, told: Told, changed: Iterable[Part], known: set[int])
 
 
 def edge_state(session: Session, edge: Edge) -> tuple[str, str]:
-    """`fused`, `cut`, `yours` (cut by the user) or `locked`, and the code of the reason."""
+    """`fused`, `cut`, `yours` (cut by the user), `other` (no kernel as it is written, but Best may
+    compute both ends in another way) or `locked`, and the code of the reason."""
     why = session.board.why(edge)
     if why is None:
         return "fused", ""
     if is_locked(why):
-        return "locked", why.code
+        return ("other" if edge.id in session.board.ways else "locked"), why.code
     return ("yours" if edge.id in session.state.cuts else "cut"), why.code
 
 
@@ -295,6 +304,7 @@ def why(session: Session, edge: Edge) -> Json:
         "copies": len(board.like(edge)),
         "lines": [made, read],
         "pins": session.pins_at(edge),
+        "way": board.ways.get(edge.id, ""),
     }
     if decision is None:
         return found | {"if_cut": _if_cut(session, edge)}

@@ -114,7 +114,7 @@ O.save = async () => {
 
 O.tell = () => {
   const { state } = O.data, t = state.totals;
-  O.by("status").textContent = `${state.label}: ${t.kernels} ${t.kernels === 1 ? "kernel" : "kernels"} (${O.signed(t.kernels - state.eager.kernels, String)} against eager), ${O.bytes(t.traffic)} moved (${O.signed(t.traffic - state.eager.traffic, O.bytes)})`
+  O.by("status").textContent = `${state.label}: ${O.kernels(t.kernels)} (${O.signed(t.kernels - state.eager.kernels, String)} against eager), ${O.bytes(t.traffic)} moved (${O.signed(t.traffic - state.eager.traffic, O.bytes)})`
     + (state.lost.length ? `; ${state.lost.length} fused pairs are not possible on ${state.target}: see History` : "");
 };
 
@@ -288,6 +288,7 @@ O.setScope = (everywhere) => {
   O.view.everywhere = everywhere;
   O.by("edit-all").setAttribute("aria-pressed", everywhere);
   O.by("edit-one").setAttribute("aria-pressed", !everywhere);
+  if (O.placed) O.showTable(O.tableName);
 };
 O.setTheme = (theme) => {
   document.documentElement.dataset.theme = theme;
@@ -348,7 +349,7 @@ O.start = async () => {
   // Planning shares Python with every toggle: of a large graph Best is planned when it is asked for.
   if (!O.exported && O.data.nodes.length <= 500) O.stopBest = O.best((event, found) => {
     if (event === "best" && O.data.state.history.length === 1)
-      O.by("status").textContent += `. Best: ${found.kernels} kernels, ${O.us(found.us)}, ${O.percent(found.gap)} above its bound (${found.kind})`;
+      O.by("status").textContent += `. Best: ${O.kernels(found.kernels)}, ${O.us(found.us)}, ${O.percent(found.gap)} above its bound (${found.kind})`;
   });
 };
 document.documentElement.dataset.theme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";

@@ -1,8 +1,9 @@
 // The right side: why a boundary stands, a kernel with its source, an operator.
 "use strict";
 (() => {
-  const WORDS = { fused: "fused", cut: "cut by the planner", yours: "cut by you", locked: "impossible" };
+  const WORDS = { fused: "fused", cut: "cut by the planner", yours: "cut by you", other: "another way in Best", locked: "impossible" };
   O.words = WORDS;
+  O.isLocked = (state) => state === "locked" || state === "other";
   let asked = 0; // answers to older questions are dropped
 
   O.showDetail = (name) => {
@@ -42,10 +43,11 @@
       ...head(found),
       O.make("p", { class: "verdict" }, [...new Set([WORDS[found.state[0]], found.verdict, found.code])].join(" · ")),
       O.make("p", {}, found.reason),
+      found.way ? O.make("p", {}, `As it is written no kernel holds both. Best may compute them in another way, where that is cheaper: ${found.way}.`) : null,
       evidence(found.evidence),
       O.make("h3", {}, "If fused"),
       found.if_fused ? effect(found.if_fused) : O.make("p", {}, "No such kernel can be made."),
-      ...acts(found, "Fuse here (x)", found.state[0] === "locked"),
+      ...acts(found, "Fuse here (x)", O.isLocked(found.state[0])),
       found.remedy ? O.make("p", {}, `To change it: ${found.remedy}`) : null,
     ].filter(Boolean);
   }
@@ -59,7 +61,7 @@
     ...acts(found, "Cut here (x)", !found.if_cut),
   ].filter(Boolean);
 
-  const evidence = (list) => O.make("table", {}, O.make("tbody", {}, ...list.map((e) => row(e.limit, `${O.plain(e.value)} ${e.unit}`, e.bound === null ? "" : `limit ${O.plain(e.bound)}`))));
+  const evidence = (list) => O.make("table", {}, O.make("tbody", {}, ...list.map((e) => row(e.limit, O.quantity(e.value, e.unit), e.bound === null ? "" : `limit ${O.quantity(e.bound, e.unit)}`))));
 
   function effect(e) {
     if (e.kernel) return O.make("p", {}, `That kernel: ${O.bytes(e.kernel.bytes)}, ${O.us(e.kernel.us)}` + (e.kernel.registers === null ? "" : `, ${e.kernel.registers} registers`) + (e.kernel.spill ? `, ${e.kernel.spill} B spilled` : ""));

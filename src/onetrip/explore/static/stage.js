@@ -1,8 +1,8 @@
 // The graph: operators, what passes between them, kernels as hulls over them, and the strip above.
 "use strict";
 (() => {
-  const MARKS = { cut: "✂", yours: "✎", locked: "⊘" };
-  const ORDER = ["cut", "yours", "locked", "fused"]; // of several edges between two items the first
+  const MARKS = { cut: "✂", yours: "✎", other: "⇄", locked: "⊘" };
+  const ORDER = ["cut", "yours", "other", "locked", "fused"]; // of several edges between two items the first
 
   // ---------------------------------------------------------------- what stands
 
@@ -61,20 +61,8 @@
       found.get(key).edges.push(e.id);
     }
     placed.links = [...found.values()];
-    placed.linkOf = new Map();
-    for (const link of placed.links) for (const id of link.edges) placed.linkOf.set(id, link);
-  }
-
-  function curve(p, q) {
-    const [x1, y1, x2, y2] = [p.x + p.w / 2, p.y + p.h, q.x + q.w / 2, q.y];
-    if (y2 > y1) {
-      const far = y2 - y1 > 120 && Math.abs(x1 - x2) < p.w;
-      const bend = far ? p.w / 2 + 26 : 0;
-      const reach = Math.max(16, (y2 - y1) / 2.2);
-      return { path: `M${x1} ${y1}C${x1 + bend} ${y1 + reach} ${x2 + bend} ${y2 - reach} ${x2} ${y2}`, x: (x1 + x2) / 2 + bend * 0.75, y: (y1 + y2) / 2 };
-    }
-    const side = Math.max(p.x + p.w, q.x + q.w) + 30;
-    return { path: `M${x1} ${y1}C${side} ${y1 + 40} ${side} ${y2 - 40} ${x2} ${y2}`, x: side - 12, y: (y1 + y2) / 2 };
+    const route = O.router([...placed.items.values()]);
+    for (const link of placed.links) link.curve = route(placed.items.get(link.a), placed.items.get(link.b));
   }
 
   // Lines, marks, hulls and badges: all that an action changes.
@@ -84,7 +72,7 @@
     for (const link of placed.links) {
       const state = ORDER.find((s) => link.edges.some((id) => data.status.get(id)?.[0] === s)) || "cut";
       link.first = link.edges.find((id) => data.status.get(id)?.[0] === state) ?? link.edges[0];
-      const c = curve(placed.items.get(link.a), placed.items.get(link.b));
+      const c = link.curve;
       const chosen = link.edges.includes(O.pick.edge);
       const faint = O.isFiltered(link.edges) ? " faint" : "";
       if (chosen) lines.push(O.svg("path", { d: c.path, class: "chosen" }));
@@ -92,9 +80,10 @@
       const choose = () => O.chooseEdge(chosen ? O.pick.edge : link.first);
       hits.push(O.svg("path", { d: c.path, class: "hit", onclick: choose }));
       if (MARKS[state]) marks.push(O.svg("g", { class: `mark${faint}`, onclick: choose }, O.svg("circle", { cx: c.x, cy: c.y, r: 9 }), O.svg("text", { x: c.x, y: c.y }, MARKS[state])));
-      link.path = c.path;
     }
     O.by("wires").replaceChildren(...hulls(), ...lines, ...hits, ...marks);
+    O.by("legend-other").hidden = ![...data.status.values()].some(([state]) => state === "other");
+    O.by("legend-pinned").hidden = ![...data.groups.values()].some((g) => g.pinned);
     badges();
     O.drawStrip();
   };
@@ -108,7 +97,7 @@
       if (items.size < 2) continue;
       const paint = `hsl(${O.hue(g.name)} 75% 50%)`;
       const shapes = [...items].map((i) => placed.items.get(i)).map((p) => O.svg("rect", { x: p.x - 5, y: p.y - 5, width: p.w + 10, height: p.h + 10, rx: 10, fill: paint, stroke: paint, "stroke-width": 8 }));
-      for (const link of placed.links) if (items.has(link.a) && items.has(link.b) && O.data.status.get(link.first)?.[0] === "fused") shapes.push(O.svg("path", { d: link.path, stroke: paint, "stroke-width": 44 }));
+      for (const link of placed.links) if (items.has(link.a) && items.has(link.b) && O.data.status.get(link.first)?.[0] === "fused") shapes.push(O.svg("path", { d: link.curve.path, stroke: paint, "stroke-width": 44 }));
       found.push(O.svg("g", { class: "hull" }, ...shapes));
     }
     return found;

@@ -1,7 +1,7 @@
 // The lower part: tables that do all that the graph does, charts, and what was done.
 "use strict";
 (() => {
-  const MOST_ROWS = 300;
+  const MOST_ROWS = 300, MOST_NAMES = 12;
   let asked = 0;
   const TABLES = { Boundaries: boundaries, Kernels: kernels, "Memory timeline": memory, Roofline: roofline, Diff: diff, History: history };
   O.tableNames = Object.keys(TABLES);
@@ -21,21 +21,33 @@
 
   // ---------------------------------------------------------------- tables
 
-  const SIGNS = { fused: "━", cut: "✂", yours: "✎", locked: "⊘" };
+  const SIGNS = { fused: "━", cut: "✂", yours: "✎", other: "⇄", locked: "⊘" };
+
+  // Boundaries as rows: where an edit changes all copies of a layer, those of one state are one row.
+  function folded(edges) {
+    const rows = new Map();
+    for (const e of edges) {
+      const key = O.view.everywhere ? [e.form, ...O.data.status.get(e.id)].join(" ") : e.id;
+      if (!rows.has(key)) rows.set(key, []);
+      rows.get(key).push(e);
+    }
+    return [...rows.values()];
+  }
 
   function boundaries() {
     const { data } = O;
-    const found = data.edges.filter((e) => !O.isFiltered([e.id])).sort((a, b) => b.bytes - a.bytes || a.id - b.id);
-    const rows = found.slice(0, MOST_ROWS).map((e) => {
+    const found = folded(data.edges.filter((e) => !O.isFiltered([e.id])).sort((a, b) => b.bytes - a.bytes || a.id - b.id));
+    const rows = found.slice(0, MOST_ROWS).map((alike) => {
+      const e = alike.find((x) => x.id === O.pick.edge) || alike[0];
       const [state, code] = data.status.get(e.id);
       const [a, b] = [data.nodes[e.a], data.nodes[e.b]];
       const act = state === "fused" ? "Cut" : "Fuse";
       const button = O.make("button", {
-        "aria-label": `${act} ${a.key} to ${b.key}`, disabled: state === "locked" || O.exported ? "" : null,
+        "aria-label": `${act} ${a.key} to ${b.key}`, disabled: O.isLocked(state) || O.exported ? "" : null,
         onclick: (event) => { event.stopPropagation(); O.chooseEdge(e.id); O.toggle(); },
       }, act);
       return O.make("tr", { "data-edge": e.id, class: e.id === O.pick.edge ? "chosen" : "", onclick: () => O.chooseEdge(e.id) },
-        cell(`${SIGNS[state]} ${O.words[state]}`), cell(O.make("button", { "aria-label": `Show ${a.key} to ${b.key}`, onclick: () => O.chooseEdge(e.id) }, a.key)), cell(b.key), cell(O.bytes(e.bytes), true), cell(e.copies > 1 ? `×${e.copies}` : ""), cell(code), cell(button));
+        cell(`${SIGNS[state]} ${O.words[state]}`), cell(O.make("button", { "aria-label": `Show ${a.key} to ${b.key}`, onclick: () => O.chooseEdge(e.id) }, a.key)), cell(b.key), cell(O.bytes(e.bytes), true), cell(alike.length > 1 ? `×${alike.length}` : ""), cell(code), cell(button));
     });
     put(table(["state", "producer", "consumer", "#bytes", "copies", "reason", "change"], rows, "Boundaries"), ...more(found.length - rows.length));
   }
@@ -120,38 +132,58 @@
     return sums;
   }
 
+  const RATES = [[1e15, "PFLOP/s"], [1e12, "TFLOP/s"], [1e9, "GFLOP/s"], [1e6, "MFLOP/s"]];
+  const rate = (value) => {
+    const [unit, name] = RATES.find(([least]) => value >= least) || [1, "FLOP/s"];
+    return `${Number((value / unit).toPrecision(3))} ${name}`;
+  };
+  const decades = (low, high) => Array.from({ length: Math.floor(high) - Math.ceil(low) + 1 }, (_, k) => 10 ** (Math.ceil(low) + k));
+
   function roofline() {
-    const { roof } = O.data.graph, dots = [];
+    const { roof } = O.data.graph;
+    const dearest = [...O.data.groups.values()].filter((g) => g.flops > 0 && g.us > 0).sort((a, b) => b.us - a.us).slice(0, MOST_ROWS);
+    const kernels = dearest.map((g) => ({ g, x: g.intensity, y: (g.flops / g.us) * 1e6 })).sort((a, b) => a.x - b.x);
+    const xs = kernels.map((k) => k.x), low = Math.log10(Math.min(0.05, ...xs)), high = Math.log10(Math.max(1e4, ...xs));
+    const peak = Math.log10(Math.max(roof.matrix, roof.vector)) + 0.3, floor = Math.min(peak - 6, ...kernels.map((k) => Math.log10(k.y)));
+    let X, Y;
     chart("Roofline: FLOP/s over FLOPs a byte for each kernel, by estimate; the Kernels table has the figures", (pen, w, h) => {
-      const kernels = [...O.data.groups.values()].filter((g) => g.flops > 0 && g.us > 0);
-      const xs = kernels.map((g) => g.intensity), low = Math.log10(Math.min(0.05, ...xs)), high = Math.log10(Math.max(1e4, ...xs));
-      const peak = Math.log10(Math.max(roof.matrix, roof.vector)) + 0.3, floor = Math.min(peak - 6, ...kernels.map((g) => Math.log10((g.flops / g.us) * 1e6)));
-      const X = (v) => 70 + ((Math.log10(v) - low) / (high - low)) * (w - 90), Y = (v) => h - 22 - ((Math.log10(v) - floor) / (peak - floor)) * (h - 36);
-      for (const [name, rate] of [["matrix units", roof.matrix], ["vector units", roof.vector]]) {
-        const ridge = rate / roof.bandwidth;
-        pen.strokeStyle = O.color("--dim");
+      X = (v) => 84 + ((Math.log10(v) - low) / (high - low)) * (w - 104);
+      Y = (v) => h - 34 - ((Math.log10(v) - floor) / (peak - floor)) * (h - 48);
+      const line = (color, ...points) => {
+        pen.strokeStyle = O.color(color);
         pen.beginPath();
-        pen.moveTo(X(10 ** low), Y(10 ** low * roof.bandwidth));
-        pen.lineTo(X(ridge), Y(rate));
-        pen.lineTo(X(10 ** high), Y(rate));
+        for (const [x, y] of points) pen.lineTo(x, y);
         pen.stroke();
+      };
+      pen.fillStyle = O.color("--dim");
+      for (const v of decades(low, high)) { line("--rule", [X(v), 10], [X(v), h - 30]); pen.fillText(v >= 1e3 ? `${v / 1e3}k` : String(Number(v.toPrecision(1))), X(v) - 8, h - 18); }
+      for (const v of decades(floor, peak)) { line("--rule", [80, Y(v)], [w - 20, Y(v)]); pen.fillText(rate(v), 4, Y(v) + 4); }
+      pen.fillText("FLOPs a byte; both axes are logarithmic, times are estimates", 84, h - 4);
+      for (const [name, most] of [["matrix units", roof.matrix], ["vector units", roof.vector]]) {
+        line("--dim", [X(10 ** low), Y(10 ** low * roof.bandwidth)], [X(most / roof.bandwidth), Y(most)], [X(10 ** high), Y(most)]);
         pen.fillStyle = O.color("--ink");
-        pen.fillText(`${name} ${Number((rate / 1e12).toPrecision(3))} TFLOP/s`, w - 190, Y(rate) - 4);
+        pen.fillText(`${name} ${rate(most)}`, w - 190, Y(most) - 4);
       }
-      for (const g of kernels) {
-        const dot = { x: X(g.intensity), y: Y((g.flops / g.us) * 1e6), name: g.name };
-        dots.push(dot);
-        pen.fillStyle = g.name === O.pick.kernel ? O.color("--chosen") : O.color("--accent");
-        pen.beginPath();
-        pen.arc(dot.x, dot.y, g.name === O.pick.kernel ? 7 : 4.5, 0, 7);
-        pen.fill();
-        if (kernels.length < 40) { pen.fillStyle = O.color("--ink"); pen.fillText(g.name, dot.x + 8, dot.y + 4); }
-      }
-      pen.fillStyle = O.color("--ink");
-      pen.fillText("FLOPs a byte → (both axes logarithmic; times are estimates)", 70, h - 6);
-    }, (x, y) => {
-      const near = dots.map((d) => [Math.hypot(d.x - x, d.y - y), d]).sort((a, b) => a[0] - b[0])[0];
-      if (near && near[0] < 20) O.chooseKernel(near[1].name);
     });
+    const named = kernels.length <= MOST_NAMES;
+    const dots = kernels.map(({ g, x, y }, k) => {
+      const says = `${g.name}: ${g.title}; ${O.plain(x)} FLOPs a byte, ${rate(y)}`;
+      const mine = g.name === O.pick.kernel;
+      const dot = O.make("button", {
+        class: `dot${mine ? " chosen" : ""}`, "aria-label": says, tabindex: mine || (k === 0 && !kernels.some((n) => n.g.name === O.pick.kernel)) ? 0 : -1,
+        onclick: () => O.chooseKernel(g.name), onkeydown: (event) => stepDots(event, k),
+      }, O.make("span", { class: "name", hidden: named ? null : "" }, g.name), O.make("span", { class: "says" }, says));
+      dot.style.left = `${X(x)}px`;
+      dot.style.top = `${Y(y)}px`;
+      if (X(x) > X(10 ** high) / 2) dot.classList.add("late");
+      return dot;
+    });
+    const stepDots = (event, k) => {
+      const way = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (!way) return;
+      event.preventDefault();
+      dots[(k + way + dots.length) % dots.length].focus();
+    };
+    document.querySelector("#table .chart").append(O.make("div", { class: "dots", role: "group", "aria-label": "Kernels, by FLOPs a byte: arrows go from one to the next" }, ...dots));
   }
 })();

@@ -12,6 +12,8 @@ O.range = (g) => {
 };
 O.signed = (value, text) => (value === 0 ? "±0" : `${value < 0 ? "−" : "+"}${text(Math.abs(value))}`);
 O.plain = (value) => (Number.isInteger(value) ? String(value) : String(Number(value.toPrecision(4))));
+O.quantity = (value, unit) => ({ bytes: O.bytes, us: O.us }[unit] || ((v) => `${O.plain(v)} ${unit}`))(value);
+O.kernels = (count) => `${count} ${count === 1 ? "kernel" : "kernels"}`;
 O.percent = (share) => `${Math.round(100 * share)} %`;
 
 // make("p", {class: "dim"}, "text", node...): an element; on... are listeners.
