@@ -106,6 +106,23 @@ def test_wrong_use(model: Path, args: tuple[str, ...], words: str) -> None:
     assert words in found.output
 
 
+def test_an_unknown_target_is_told_with_the_budgets_line(model: Path) -> None:
+    Path("b.toml").write_text("format = 1\n\n[target.h300]\nkernels = 1\n")
+    for command in ("check", "explore"):
+        found = run(command, "net.py:make", "--budget", "b.toml")
+        assert found.exit_code == 2
+        assert "unknown target 'h300'" in found.output
+        assert "where: [target.h300] in b.toml" in found.output
+
+
+def test_a_factory_that_is_missing_is_not_called_none(model: Path) -> None:
+    found = run("check", "net.py:made", "--budget", "b.toml")
+    assert found.exit_code == 2
+    assert "no function 'made'" in found.output and "nothing of that name" in found.output
+    model.write_text(MODEL + "\nmade = 3\n")
+    assert "found: 3" in run("check", "net.py:made", "--budget", "b.toml").output
+
+
 RAISING = {
     "the model raises": ("h = nn.functional.gelu", "raise ValueError('seven')", "seven"),
     "shapes do not fit": ("nn.Linear(32, 64)", "nn.Linear(33, 64)", "33"),

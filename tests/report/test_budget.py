@@ -48,8 +48,16 @@ def test_the_file_is_read_as_it_is_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("format = 1\n[target.h200]\nkernel = 3\n", "kernel"),
-        ("format = 1\n[target.h200]\nkernels = -3\n", ">= 0"),
+        ("format = 1\n[target.h200]\nkernel = 3\n", r"in \[target.h200\]: .*field `kernel`"),
+        ("format = 1\n[target.h200]\nkernels = -3\n", r"in \[target.h200\], kernels: .* >= 0"),
+        ('format = 1\n[target."cpu:4"]\nkernels = "x"\n', r'in \[target."cpu:4"\], kernels: '),
+        (
+            "format = 1\n[target.a100]\n[target.h200]\n[[target.h200.group]]\n"
+            "name = 'a'\ncalls = [1]\n",
+            r"in \[target.h200\], group\[0\].calls\[0\]: Expected `str`",
+        ),
+        ("format = 'a'\ntarget = {}\n", "in the file, format: Expected `int`"),
+        ("format = 1\ntarget = 3\n", "in the file, target: "),
         ("format = 2\n[target.h200]\n", "another format"),
         ("format = \n", "Invalid value"),
         ("format = 1\n", "target"),

@@ -87,7 +87,7 @@ def _function(path: Path, factory: str, name: str) -> Callable[[], Any]:
         raise UsageError(
             f"{path} has no function {factory!r}",
             expected=f"one of {', '.join(known)}" if known else "a function in that file",
-            found=repr(found),
+            found=repr(found) if hasattr(module, factory) else "nothing of that name",
             where=name,
         )
     made: Callable[[], Any] = found

@@ -65,16 +65,9 @@ def command(
     budget = budgets.read(path)
     verdicts = []
     for target in targets or budget.target:
-        if target not in budget.target:
-            raise UsageError(
-                f"the budget says nothing of {target}",
-                expected=f"one of {', '.join(budget.target)}",
-                found=target,
-                where=str(path),
-                next_step=f"--target {target} --write adds it",
-            )
+        limits = budgets.limits_for(budget, target, path)
         made = source.planned(model, _wanted(budget, target))
-        verdicts.append(budgets.judge(made, budget.target[target]))
+        verdicts.append(budgets.judge(made, limits))
     click.echo(FORMATS[form](verdicts, located(model)))
     sys.exit(DIFFERS if any(v.violations for v in verdicts) else OK)
 

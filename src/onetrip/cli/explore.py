@@ -110,6 +110,8 @@ def _budget(path: Path, numerics: str | None, training: bool) -> Budget:
             where=str(path),
             next_step="leave them out, or write the budget again: onetrip check --write",
         )
+    for target in list(found.target)[:1]:  # what the page begins with
+        budgets.limits_for(found, target, path)
     return found
 
 

@@ -16,18 +16,20 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from ..base.errors import UsageError
 from ..base.files import File
 from ..base.text import bytes_text, counted
+from ..target import load
 from .compare import boundary_text
 from .keys import layerless, short
 from .schema import Boundary, Count, Document, Graph
 from .schema import Group as PlanGroup
 
+T = TypeVar("T")
 FORMAT = 1
 FILE = File(
     "the budget",
@@ -143,9 +145,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 def read(path: str | Path) -> Budget:
     """The budget in a file; UsageError where there is none."""
-    found = FILE.decoded(
-        FILE.read(path), lambda t: msgspec.convert(tomllib.loads(t), Budget), str(path)
-    )
+    found = FILE.decoded(FILE.read(path), _decoded, str(path))
     if found.format != FORMAT:
         raise UsageError(
             "the budget has another format",
@@ -154,6 +154,47 @@ def read(path: str | Path) -> Budget:
             where=str(path),
         )
     return found
+
+
+def _decoded(text: str) -> Budget:
+    """The budget that a text states; a ValueError names the table that is wrong."""
+    data = tomllib.loads(text)
+    tables = data.get("target")
+    for name, table in tables.items() if isinstance(tables, dict) else ():
+        _converted(table, Limits, f"[{_table(name)}]")
+    return _converted(data, Budget, "the file")
+
+
+def _converted(data: Any, kind: type[T], place: str) -> T:
+    try:
+        return msgspec.convert(data, kind)
+    except msgspec.ValidationError as error:
+        message, _, inside = str(error).partition(" - at `$")
+        line = f", {inside.strip('.`')}" if inside.strip(".`") else ""
+        raise ValueError(f"in {place}{line}: {message}") from error
+
+
+def limits_for(budget: Budget, name: str, path: str | Path) -> Limits:
+    """The limits for a target; UsageError where the budget has none, or there is no such target."""
+    if name not in budget.target:
+        raise UsageError(
+            f"the budget says nothing of {name}",
+            expected=f"one of {', '.join(budget.target)}",
+            found=name,
+            where=str(path),
+            next_step=f"--target {name} --write adds it",
+        )
+    try:
+        load(name)
+    except UsageError as error:
+        raise UsageError(
+            error.message,
+            expected=error.expected,
+            found=error.found,
+            where=f"[{_table(name)}] in {path}",
+            next_step="name the table after a target, or write the budget again: --write",
+        ) from error
+    return budget.target[name]
 
 
 def limits_of(document: Document) -> Limits:
@@ -183,7 +224,7 @@ def encode(budget: Budget) -> str:
         f"training = {str(budget.training).lower()}",
     ]
     for name, limits in budget.target.items():
-        table = f"target.{name if _BARE.match(name) else json.dumps(name)}"
+        table = _table(name)
         lines += ["", f"[{table}]", *_pairs(limits, ("kernels", "traffic_bytes", "peak_bytes"))]
         lines += _pairs(limits, ("externs",))
         lines += [] if not limits.calls else ["calls = [", *_items(limits.calls), "]"]
@@ -191,6 +232,10 @@ def encode(budget: Budget) -> str:
             fields = ("name", "graph", "calls", "stores")
             lines += ["", f"[[{table}.group]]", *_pairs(group, fields)]
     return "\n".join(lines) + "\n"
+
+
+def _table(name: str) -> str:
+    return f"target.{name if _BARE.match(name) else json.dumps(name)}"
 
 
 def _pairs(struct: msgspec.Struct, names: Iterable[str]) -> list[str]:
