@@ -73,7 +73,7 @@ def _columns(growth: _Growth) -> tuple[Column, ...] | None:
         state = waiting.popleft()
         units, stored, apart = state
         between = growth.between(units, stored)
-        if between is None or not growth.is_wanted(units, stored):
+        if between is None or not growth.is_wanted(units, stored, stored):
             continue
         if not between and not apart:
             found.append(Column(units, stored))
@@ -106,29 +106,17 @@ class _Growth:
     stores: tuple[int, ...]
 
     @cached_property
-    def cones(self) -> tuple[int, ...]:
-        """Of each unit, the unit and all that may be computed inside it, through others."""
-        found: list[int] = []
-        for k, mask in enumerate(self.inlinable):
-            found.append(1 << k | _any(found, mask))
-        return tuple(found)
-
-    @cached_property
-    def beyond(self) -> tuple[int, ...]:
-        """Of each unit, those from which a path leads to it that runs outside the region."""
-        found: list[int] = []
-        for k, entries in enumerate(self.outside):
-            through = entries | _any(self.above, entries)
-            found.append(through | _any(found, self.producers[k]))
-        return tuple(found)
-
-    @cached_property
     def _all(self) -> int:
         return (1 << len(self.producers)) - 1
 
     @cached_property
     def _outside(self) -> Joined:
-        return Joined(self.beyond)
+        """Of each unit, those from which a path leads to it that runs outside the region."""
+        found: list[int] = []
+        for k, entries in enumerate(self.outside):
+            through = entries | _any(self.above, entries)
+            found.append(through | _any(found, self.producers[k]))
+        return Joined(found)
 
     @cached_property
     def _refused(self) -> Joined:
@@ -153,9 +141,33 @@ class _Growth:
         return Joined([1 << k | mask for k, mask in enumerate(transposed(self.above))])
 
     @cached_property
-    def _inliners(self) -> tuple[int, ...]:
-        """Of each unit, the readers inside which it may be computed."""
-        return transposed(self.inlinable)
+    def _around(self) -> Joined:
+        """Of each unit, the unit and all inside which it may be computed, through others."""
+        cones: list[int] = []
+        for k, mask in enumerate(self.inlinable):
+            cones.append(1 << k | _any(cones, mask))
+        return Joined(transposed(cones))
+
+    @cached_property
+    def _stored_before(self) -> tuple[int, ...]:
+        """Of each unit, the producers that may not be computed inside its kernel."""
+        return tuple(p & ~i for p, i in zip(self.producers, self.inlinable, strict=True))
+
+    @cached_property
+    def _strange(self) -> tuple[int, ...]:
+        """Of each unit, those that may not be in one kernel with it."""
+        return transposed([self._all & ~mask for mask in self.shares])
+
+    @cached_property
+    def _barred_above(self) -> Joined:
+        """Of each unit, those that may not be taken in where it is, but as what it reads."""
+        return Joined([a | b for a, b in zip(self._stored_before, self._strange, strict=True)])
+
+    @cached_property
+    def _barred_below(self) -> Joined:
+        """Of each unit, those that may not be taken in where it is, but as its readers."""
+        after = transposed(self._stored_before)
+        return Joined([a | b for a, b in zip(after, self._strange, strict=True)])
 
     def between(self, units: int, stored: int) -> int | None:
         """Units that must be taken in, since they lie between; None when no larger group is one.
@@ -166,30 +178,20 @@ class _Growth:
             return None
         return self._made_from(units) & ~units & self._below(stored)
 
-    def is_wanted(self, units: int, stored: int) -> bool:
-        """Whether each stored unit has a reader elsewhere: also one inside that is repeated.
+    def is_wanted(self, units: int, stored: int, asked: int) -> bool:
+        """Whether each unit that is asked for has a reader elsewhere: also one inside that is
+        repeated, since what is computed and not stored here may be computed again elsewhere, from
+        what is stored.
 
         If not, it has none in a larger group either: growth takes readers in and stores more.
         """
-        plain = not self._unread(units, stored)
-        return plain or not stored & ~self._wanted(units, stored)
-
-    def _unread(self, units: int, stored: int) -> int:
-        """Stored units that nothing outside of the group reads."""
-        own = stored & ~self.escapes
-        return sum(1 << k for k in bits(own) if not self.consumers[k] & ~units)
-
-    def _wanted(self, units: int, stored: int) -> int:
-        """Units of a group that something reads elsewhere, or that is made of one not stored here.
-
-        What is computed here and not stored may be computed again elsewhere, from what is stored.
-        """
-        found = 0
-        for k in reversed(list(bits(units))):
-            readers = self.consumers[k]
-            if self.escapes >> k & 1 or readers & ~units or readers & found & ~stored:
-                found |= 1 << k
-        return found
+        found, fresh = 0, (self.escapes | self._made_from(self._all & ~units)) & units
+        while fresh:
+            found |= fresh
+            if not asked & ~found:
+                return True
+            fresh = self._made_from(fresh & ~stored) & units & ~found
+        return False
 
     def moves(self, state: State, between: int) -> Iterator[State]:
         """The next larger groups."""
@@ -197,55 +199,38 @@ class _Growth:
         if apart:
             yield from self._towards(state)
             return
-        for p in bits((between or self._made_from(units)) & ~units):
-            if self._fits_above(units, p):
-                yield from self._with_producer(state, p, 0)
+        made_from = self._made_from(units)
+        for p in bits((between or made_from) & ~units & ~self._barred_above(units)):
+            yield from self._with_producer(state, p, 0)
         if between:
             return
-        tops = self._tops(units)
+        tops = units & ~made_from
         near = self._near(units, tops)
-        for c in bits(~units & self._all):
-            if self.cones[c] & near and self._fits(units, tops, c):
-                yield units | 1 << c, stored | 1 << c, 0 if near >> c & 1 else 1 << c
+        barred = units | self._barred_below(units) | self._read_by(tops)
+        for c in bits(self._around(near) & ~barred):
+            yield units | 1 << c, stored | 1 << c, 0 if near >> c & 1 else 1 << c
 
     def _towards(self, state: State) -> Iterator[State]:
         """The part that stands apart takes in producers on the way to the others."""
         units, _, apart = state
         rest = units & ~apart
-        tops = self._tops(rest)
+        # Units that none of the others reads: results, of which a larger group begins with one.
+        tops = rest & ~self._made_from(rest)
         near = self._near(rest, tops)
-        for p in bits(self._made_from(apart) & ~units):
-            if not self.cones[p] & near or not self._fits_above(units, p):
-                continue
-            if not self.producers[p] & tops:
-                yield from self._with_producer(state, p, 0 if near >> p & 1 else apart | 1 << p)
+        barred = units | self._barred_above(units) | self._read_by(tops)
+        for p in bits(self._made_from(apart) & self._around(near) & ~barred):
+            yield from self._with_producer(state, p, 0 if near >> p & 1 else apart | 1 << p)
 
     def _with_producer(self, state: State, p: int, apart: int) -> Iterator[State]:
         units, stored, _ = state
         units |= 1 << p
         yield units, stored, apart
-        if self._is_wanted(units, stored, p):
+        if self.is_wanted(units, stored, 1 << p):
             yield units, stored | 1 << p, apart
-
-    def _is_wanted(self, units: int, stored: int, p: int) -> bool:
-        return not self._unread(units, 1 << p) or bool(self._wanted(units, stored) >> p & 1)
-
-    def _tops(self, units: int) -> int:
-        """Units that none of the others reads: results, of which a larger group begins with one."""
-        return units & ~self._made_from(units)
 
     def _near(self, units: int, tops: int) -> int:
         """Units that read what these read, or a value of these that is used inside already."""
         return self._read_by(units & ~tops) | self._beside(units)
-
-    def _fits_above(self, units: int, p: int) -> bool:
-        refusing = self.consumers[p] & units & ~self._inliners[p]
-        return not refusing and units & ~self.shares[p] == 0
-
-    def _fits(self, units: int, tops: int, c: int) -> bool:
-        producers = self.producers[c]
-        inlined = producers & units & ~self.inlinable[c] == 0
-        return inlined and not producers & tops and units & ~self.shares[c] == 0
 
 
 class Joined:
