@@ -25,6 +25,7 @@ def test_axe_finds_nothing(opened: Opened, theme: str) -> None:
     assert faults() == []
     act(page, "f")
     page.keyboard.press("n")
+    act(page, "i")
     for tab in ("Kernel", "Node", "Kernels", "Memory timeline", "Roofline", "Diff", "History"):
         page.get_by_role("tab", name=tab, exact=True).click()
         page.wait_for_timeout(300)

@@ -233,6 +233,19 @@ def helps(page: Any) -> bool:
     return bool(shown_now and not page.locator("#keys").is_visible())
 
 
+def test_arrows_go_from_tab_to_tab(opened: Opened) -> None:
+    page = opened()
+    for tabs, keys, name in (
+        ("Details", "ArrowRight ArrowRight ArrowLeft", "Kernel"),
+        ("Tables and charts", "ArrowLeft", "History"),
+    ):
+        row = page.get_by_role("tablist", name=tabs)
+        row.get_by_role("tab").first.focus()
+        for key in keys.split():
+            page.keyboard.press(key)
+        assert row.get_by_role("tab", selected=True).inner_text() == name
+
+
 @pytest.mark.parametrize("key", KEYS)
 def test_every_key(opened: Opened, key: str) -> None:
     assert KEYS[key](opened())

@@ -27,7 +27,7 @@
 
   // The buttons of a boundary, and of the kernel at it.
   function acts(found, name, refused) {
-    const pinned = found.pins.length ? O.make("p", {}, `${found.pins.join(", ")} ${found.pins.length > 1 ? "are" : "is"} pinned: free it before you change this boundary.`) : null;
+    const pinned = found.pins.length && !refused ? O.make("p", {}, `${found.pins.join(", ")} ${found.pins.length > 1 ? "are" : "is"} pinned: free it before you change this boundary.`) : null;
     return [O.make("div", { class: "act" }, O.make("button", { disabled: refused || pinned || O.exported ? "" : null, onclick: O.toggle }, name), pin(O.data.groups.get(O.pick.kernel))), pinned];
   }
   const pin = (g) => (g && g.generated ? O.make("button", { "aria-pressed": g.pinned, disabled: O.exported ? "" : null, onclick: O.pin }, `${g.pinned ? "Unpin" : "Pin"} ${g.name} (i)`) : null);
