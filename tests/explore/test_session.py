@@ -344,6 +344,18 @@ def test_a_pin_is_undone_and_told_once(session: Session) -> None:
     assert shown.state(session, told)["groups"][0]["pinned"]
 
 
+def test_an_export_has_the_pins_in_every_preset() -> None:
+    session = small_session()
+    session.toggle(edge(session, "add → gelu").id)
+    session.pin(home(session, "gelu"))
+    session.preset("best")
+    data = export._data(session, False)
+    assert data["shown"] == "best"
+    for told in data["states"].values():
+        assert [g["name"] for g in told["state"]["groups"] if g["pinned"]] == ["K3"]
+    assert data["states"]["best"]["state"]["totals"] == shown.totals(session)
+
+
 def test_a_library_call_is_not_pinned(session: Session) -> None:
     with pytest.raises(UsageError, match="stays as it is"):
         session.pin(home(session, "mm"))

@@ -144,14 +144,13 @@ class Board:
         problem = self.planned.problem
         if any(choice.taken for choice in self.planned.plan.alternatives):
             return {}
-        admitted = (a for a in problem.made if a.exactness in ADMITTED[problem.numerics])
-        way_of = {name: a for a in admitted for name in a.nodes}
+        ways = [a for a in problem.made if a.exactness in ADMITTED[problem.numerics]]
+        way_of = {name: k for k, way in enumerate(ways) for name in way.nodes}
         atoms, found = self.draft.index.atoms, dict[int, str]()
         for e in self.edges:
-            over = {way_of.get(atoms[k].name) for pair in e.pairs for k in pair}
-            way = over.pop()
-            if way is not None and not over:
-                found[e.id] = way.note
+            inside = {way_of.get(atoms[k].name, -1) for pair in e.pairs for k in pair}
+            if len(inside) == 1 and -1 not in inside:
+                found[e.id] = ways[inside.pop()].note
         return found
 
     def like(self, edge: Edge) -> tuple[Edge, ...]:

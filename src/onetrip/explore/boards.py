@@ -85,13 +85,13 @@ class Boards:
             UsageError: a pin cannot be honoured there, with the reason.
         """
         found = self.workshop.plan(place.size, place.target, search).planned[place.graph]
-        lines = lines_of(pins, found.keys)
-        if not lines:
+        if not pins:
             return found
         key = (place.target, place.size, place.graph, search, pins)
         known = self._around.get(key)
         if known is None:
-            known = self._around[key] = around(found, lines)
+            lines = lines_of(pins, found.keys)
+            known = self._around[key] = around(found, lines) if lines else found
         return known
 
     def board_of(self, place: Place, search: str, pins: Pins = NO_PINS) -> str:

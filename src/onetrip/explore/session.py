@@ -51,15 +51,17 @@ class Session:
         if {k for atoms, _ in grouping for k in atoms} != set(range(len(draft.index.atoms))):
             return False
         draft.start(grouping)
-        asked = (tuple(map(stem, line.calls)) for line in planned.lines if line.kind == "pin")
-        pins = frozenset(asked)
+        pins = frozenset(
+            tuple(map(stem, line.calls)) for line in planned.lines if line.kind == "pin"
+        )
         self._do(State(which, grouping, MINE, frozenset(), "as planned", pins))
         return True
 
     def aside(self) -> Session:
-        """Another session at the same target, size and graph."""
+        """Another session at the same target, size and graph, with the same pins."""
         made = Session(self.boards, self.place.target)
         made.go(size=self.place.size, graph=self.place.graph)
+        made._preset("eager", self.state.pins)
         return made
 
     # -------------------------------------------------------------- what is shown
