@@ -1,8 +1,9 @@
 """Runs a Program: it is written as one Python function, in which a run of kernels is one call.
 
 A `Frame` is what one call in flight owns: the scratch arena and the table of addresses that kernels
-read. Frames are kept and reused, so a repeated call allocates only its outputs. How kernels are
-built and launched is the backend's affair; this module knows neither C++ nor Triton.
+read. Frames are kept and reused, so a repeated call allocates only its outputs. Where work waits in
+queues, the arena is a block that programs share (`scratch`), with a frame for each block. How
+kernels are built and launched is the backend's affair; this module knows neither C++ nor Triton.
 """
 
 from __future__ import annotations
@@ -12,11 +13,15 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary
+
+from torch import Tensor
 
 from ..ir.program import Program
 from .blame import PROGRAM, step_of
 from .frame import Backend, Frame
 from .layout import Layout
+from .scratch import Block, scratch_of
 from .steps import Lines
 
 Run = Callable[[list[Any]], list[Any]]
@@ -45,11 +50,15 @@ class Executable:
     text: str = field(init=False)
     _free: dict[int, list[Frame]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _of_blocks: WeakKeyDictionary[Block, Frame] = field(default_factory=WeakKeyDictionary)
 
     def __post_init__(self) -> None:
         values = self.program.inputs
         lasting = frozenset(range(len(values))) - self.checked
         self._layout = Layout(self.program, lasting)
+        self._scratch = scratch_of(self.backend.device)
+        need = self.program.arena_bytes
+        self._shares = need if isinstance(need, int) and not self.backend.immediate else 0
         lines = Lines(self.program, self._layout, self.backend, self.constants, self.checked)
         results = ", ".join(map(lines.result, self.program.outputs))
         call = [*lines.call, f"return [{results}]"]
@@ -77,12 +86,19 @@ class Executable:
         """Frees the memory of frames that wait for a call."""
         for waiting in self._free.values():
             waiting.clear()
+        if self._shares:
+            self._scratch.clear()
 
     def _take(self) -> Frame:
         """A frame whose earlier work lies on the same queue, so that work on it stays in order."""
         queue = self.backend.queue()
         if self.backend.capturing():
             return self._new_frame(queue, single=True)
+        if self._shares:
+            block = self._scratch.lease(queue, self._shares, self.backend.arena)
+            frame = self._of_blocks.pop(block, None) or self._new_frame(queue, arena=block.arena)
+            frame.block = block
+            return frame
         try:
             return self._free[queue].pop()
         except (KeyError, IndexError):
@@ -90,12 +106,19 @@ class Executable:
 
     def _give(self, frame: Frame) -> None:
         """Takes back the frame of a call that is over."""
-        if not frame.single:
+        if frame.single:
+            return
+        if frame.block is None:
             self._free[frame.queue].append(frame)
+            return
+        block, frame.block = frame.block, None
+        self._of_blocks[block] = frame
+        self._scratch.give(frame.queue, block)
 
-    def _new_frame(self, queue: int, single: bool = False) -> Frame:
-        """A frame of its own memory. One made inside a graph capture belongs to that graph, which
-        keeps its memory for as long as it can be replayed, and serves no other call."""
+    def _new_frame(self, queue: int, single: bool = False, arena: Tensor | None = None) -> Frame:
+        """A frame, of its own memory unless it is given some. One made inside a graph capture
+        belongs to that graph, which keeps its memory for as long as it can be replayed, and serves
+        no other call."""
         with self._lock:
             self._free.setdefault(queue, [])
         slots = len(self._layout.slots)
@@ -103,8 +126,10 @@ class Executable:
             (ctypes.c_void_p * max(1, slots))(),
             [None] * slots,
             (ctypes.c_int64 * max(1, len(self.program.sizes)))(),
-            queue=queue,
-            single=single,
+            arena,
+            0 if arena is None else arena.data_ptr(),
+            queue,
+            single,
         )
         self._prepare(frame)
         return frame

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..ir.kernel import Launched
 from .resolve import Sizes
+from .scratch import Block
 
 
 @dataclass(eq=False)
@@ -27,6 +28,7 @@ class Frame:
         arena: the scratch memory behind values with an offset; None when there is none.
         queue: where all work of the call is issued: a stream's handle.
         single: whether the frame serves this call alone.
+        block: what holds the arena for the call, where programs share it; None between calls.
         places: addresses of `pointers` and `sizes` themselves.
     """
 
@@ -37,6 +39,7 @@ class Frame:
     base: int = 0
     queue: int = 0
     single: bool = False
+    block: Block | None = None
     places: tuple[int, int] = (0, 0)
 
     def __post_init__(self) -> None:
