@@ -20,8 +20,10 @@ from onetrip.bench import gallery
 from onetrip.explore import export, shown, source, timeline
 from onetrip.explore.board import Edge
 from onetrip.explore.boards import Boards
+from onetrip.explore.pins import pin_of
 from onetrip.explore.session import Session
 from onetrip.report.budget import Budget, Limits, limits_of
+from onetrip.report.compare import stem
 
 
 @pytest.fixture
@@ -323,6 +325,19 @@ def test_what_is_pinned_stays_until_it_is_freed() -> None:
     assert session.state.pins == frozenset()
     session.toggle(edge(session, "gelu → add#1").id)
     assert home(session, "gelu") == home(session, "layer_norm")
+
+
+def test_a_pin_alone_changes_no_figure_and_is_saved() -> None:
+    session = small_session()
+    session.preset("best")
+    before = meters(session)
+    session.pin(home(session, "gelu"))
+    assert meters(session) == before and session.state.preset == "best"
+    saved = session.saved()
+    assert as_plan(saved) == before
+    assert pin_of(session.board, session.part(home(session, "gelu"))) in [
+        tuple(map(stem, line.calls)) for line in saved.lines
+    ]
 
 
 def test_a_pin_is_undone_and_told_once(session: Session) -> None:

@@ -34,6 +34,7 @@ class State:
         cuts: ids of the edges that the user cut.
         label: what was done.
         pins: groups that stay as they are.
+        around: the pins that the preset was planned around.
     """
 
     board: str
@@ -42,6 +43,7 @@ class State:
     cuts: frozenset[int]
     label: str
     pins: Pins = NO_PINS
+    around: Pins = NO_PINS
 
 
 @dataclass(frozen=True)

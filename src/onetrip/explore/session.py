@@ -87,7 +87,7 @@ class Session:
     @property
     def plan(self) -> GraphPlan | None:
         """The preset's own plan where the groups are those of one."""
-        preset, pins = self.state.preset, self.state.pins
+        preset, pins = self.state.preset, self.state.around
         return self.boards.planned(self.place, preset, pins).plan if preset in PRESETS else None
 
     @property
@@ -128,7 +128,7 @@ class Session:
         board, planned = self._board(which), self.boards.planned(self.place, name, pins)
         grouping = board.draft.grouping_of(planned.plan.groups)
         board.draft.start(grouping)
-        self._do(State(which, grouping, name, frozenset(), PRESETS[name], pins))
+        self._do(State(which, grouping, name, frozenset(), PRESETS[name], pins, pins))
 
     def toggle(self, edge: int, everywhere: bool = False) -> None:
         """Cuts a fused edge, or fuses a cut one; `everywhere`: in all copies of its layer.
@@ -169,7 +169,7 @@ class Session:
         what = f"{'unpin' if free else 'pin'} {name}"
         if len(changed) > 1:
             what += f" and {len(changed) - 1} alike"
-        self._do(replace(self._mine_now(what), pins=pins))
+        self._do(replace(self.state, pins=pins, label=what))
 
     def _mine_now(self, what: str) -> State:
         """The groups as they are now, by the user's hand."""
@@ -337,10 +337,10 @@ class Session:
     # -------------------------------------------------------------- files
 
     def lines(self) -> tuple[Line, ...]:
-        """The groups as wishes: each generated kernel pinned, those that own a value first; of Best
-        what is pinned alone."""
+        """The groups as wishes: each generated kernel pinned, those that own a value first; where
+        they are Best around the pins, the pins alone."""
         board = self.board
-        if self.state.preset == "best":
+        if self.state.preset == "best" and self.state.pins == self.state.around:
             return lines_of(self.state.pins, board.planned.keys)
         generated = filter(board.draft.pool.is_generated, board.draft.order())
         return tuple(line_of(board, part) for part in generated)

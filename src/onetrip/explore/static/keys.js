@@ -4,9 +4,9 @@
   const KEYS = [
     ["/", "search operators", () => O.by("search").focus()],
     ["ArrowUp", "to the producer", () => O.walk("into", "a")],
-    ["ArrowLeft", "to the next operator at the side", () => O.sidestep(-1)],
+    ["ArrowLeft", "to the operator at the left", () => O.sidestep(-1)],
     ["ArrowDown", "to the consumer", () => O.walk("from", "b")],
-    ["ArrowRight", "to the next operator at the side", () => O.sidestep(1)],
+    ["ArrowRight", "to the operator at the right", () => O.sidestep(1)],
     ["n", "next boundary", () => O.stepBoundary(1)],
     ["p", "previous boundary", () => O.stepBoundary(-1)],
     ["x", "cut or fuse the chosen boundary", () => O.toggle()],

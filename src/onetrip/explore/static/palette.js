@@ -1,7 +1,7 @@
 // Every command, operator and kernel by its name. Knows no command: they come from the tables of keys, tabs and choices.
 "use strict";
 (() => {
-  const MOST = 40; // rows that are shown
+  const MOST = 60; // rows that are shown
   const CHOICES = { size: (value) => ({ size: value }), target: (value) => ({ target: value }), graph: (value) => ({ graph: Number(value) }) };
   const dialog = O.by("palette"), input = O.by("palette-input");
   let rows = [], at = 0;

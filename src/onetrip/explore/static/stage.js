@@ -47,7 +47,7 @@
   const moduleText = (m) => [
     `▸ ${m.name}${m.copies && !O.view.unfolded.has(m.parent.path) ? ` ×${m.copies}` : ""}`, `${m.calls.length} operators`, "module",
   ];
-  const kernelText = (g) => [`${g.name} ${g.title}`, `${O.bytes(g.reads + g.writes)}, ${O.us(g.us)}`, g.generated ? "" : "library"];
+  const kernelText = (g) => [`${g.pinned ? "◆ " : ""}${g.name} ${g.title}`, `${O.bytes(g.reads + g.writes)}, ${O.us(g.us)}`, g.generated ? "" : "library"];
 
   // ---------------------------------------------------------------- what passes
 
