@@ -9,7 +9,7 @@ import pytest
 from onetrip.base.dtype import bf16
 from onetrip.cost.sizes import NO_HINTS
 from onetrip.ir.graph import Graph
-from onetrip.plan import exact
+from onetrip.plan import cover, exact, search
 from onetrip.plan.constraints import NO_CONSTRAINTS
 from onetrip.plan.enumerate import Column, enumerate_columns
 from onetrip.plan.evaluate import Evaluator
@@ -170,3 +170,56 @@ def test_what_shares_launches_is_bound_by_its_bytes_at_full_bandwidth() -> None:
     assert plan.together and plan.totals.bound_kind == "floor"
     moved = 1e6 * plan.traffic_bytes / load("h200").copy_bandwidth
     assert moved * (1 - 1e-9) <= plan.bound_us <= plan.estimated_us
+
+
+def row_and_column() -> Graph:
+    """A reduction over rows and one over columns of one input: one kernel on a core."""
+    d = Draft()
+    x = d.input("x", 512, 256)
+    row = d("row", "sum", x, dim=(1,), keepdim=False)
+    return d.graph(row, d("column", "amax", x, dim=(0,), keepdim=False))
+
+
+def test_kernels_that_were_not_tried_leave_a_floor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A region that is searched in parts could be cheaper as a whole: its parts prove nothing."""
+    primitive, nests = lowered(row_and_column())
+    whole = plan_graph(primitive, nests, TARGETS["cpu:2"])
+    assert (whole.kernels, whole.totals.bound_kind) == (1, "exact")
+    monkeypatch.setattr(search, "MOST_DIRECT", 0)
+    monkeypatch.setattr(search, "MOST_JOINED", 0)
+    parts = plan_graph(primitive, nests, TARGETS["cpu:2"])
+    assert (parts.kernels, parts.totals.bound_kind) == (2, "floor")
+    assert parts.bound_us <= whole.estimated_us < parts.estimated_us
+
+
+def test_what_is_joined_depends_on_the_columns_of_a_region_and_not_on_the_graph() -> None:
+    d = Draft()
+    outs = []
+    for k in range(40):
+        x = d.input(f"x{k}", 512, 256)
+        outs += [d(f"row{k}", "sum", x, dim=(1,), keepdim=False),
+                 d(f"column{k}", "amax", x, dim=(0,), keepdim=False)]  # fmt: skip
+    plan = plan_graph(*lowered(d.graph(*outs)), TARGETS["cpu:2"])
+    assert (plan.kernels, plan.totals.bound_kind) == (40, "exact")
+
+
+def test_a_program_is_solved_as_often_as_its_columns_allow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work is counted and not timed; what was proved until then still holds."""
+    primitive, nests = lowered(random_graph(random.Random(1001), 10))
+    whole = plan_graph(primitive, nests, TARGETS["h200"])
+    solved: list[int] = []
+    solve = cover._Solver.solve
+
+    def counted(solver: cover._Solver) -> cover._Answer | None:
+        solved.append(solver._count)
+        return solve(solver)
+
+    monkeypatch.setattr(cover._Solver, "solve", counted)
+    plan_graph(primitive, nests, TARGETS["h200"])
+    enough, most = sum(solved), max(solved)
+    assert enough > 2 * most, "one solution is enough: take another graph"
+    solved.clear()
+    monkeypatch.setattr(cover, "MOST_WORK", most)
+    few = plan_graph(primitive, nests, TARGETS["h200"])
+    assert sum(solved) < enough
+    assert few.bound_us <= whole.estimated_us * (1 + 1e-6) <= few.estimated_us * (1 + 2e-6)

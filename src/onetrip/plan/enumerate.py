@@ -20,10 +20,10 @@ from ..base.lazy import cached_property
 from .pool import bits
 from .regions import Region, may_share, may_store
 
-MOST_STATES = 45000
-"""Groups looked at in one region, those that are kept and those that lead to them."""
 MOST_COLUMNS = 4000
 """Columns of one region that is searched exactly."""
+STATES = 11.25
+"""Groups looked at for each column that may be kept: those that are and those that lead to them."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ State = tuple[int, int, int]
 """Units, stored units, and those that do not meet the others yet."""
 
 
-def enumerate_columns(region: Region) -> list[Column] | None:
-    """Every column, in the order of growth; None where there are more than the limits."""
+def enumerate_columns(region: Region, most: int = MOST_COLUMNS) -> list[Column] | None:
+    """Every column, in the order of growth; None where there are more, or too many on the way."""
     units = region.units
     shares = tuple(
         sum(1 << j for j, b in enumerate(units) if j == k or may_share(a, b))
@@ -57,13 +57,14 @@ def enumerate_columns(region: Region) -> list[Column] | None:
             region.escapes,
             shares,
             stores,
-        )
+        ),
+        most,
     )
     return None if found is None else list(found)
 
 
 @lru_cache(maxsize=64)
-def _columns(growth: _Growth) -> tuple[Column, ...] | None:
+def _columns(growth: _Growth, most: int) -> tuple[Column, ...] | None:
     """Layers of unlike sizes have the same columns: they are listed once."""
     start: list[State] = [(1 << k, 1 << k, 0) for k in range(len(growth.producers))]
     seen = set(start)
@@ -81,7 +82,7 @@ def _columns(growth: _Growth) -> tuple[Column, ...] | None:
             if following not in seen:
                 seen.add(following)
                 waiting.append(following)
-        if len(seen) > MOST_STATES or len(found) > MOST_COLUMNS:
+        if len(seen) > STATES * most or len(found) > most:
             return None
     return tuple(found)
 

@@ -249,6 +249,11 @@ def _listed(region: Region) -> list[Column] | None:
     return found
 
 
+def is_small(region: Region, most: int) -> bool:
+    """Whether a region has so many columns at most, and is searched exactly."""
+    return len(region.units) <= MOST_DIRECT and enumerate_columns(region, most) is not None
+
+
 def _glued(prices: Prices, known: Sequence[Column]) -> Cover | None:
     """The cheapest cover by all columns of glued units; None where they are too many to list."""
     if len(prices.region.units) > MOST_UNITS:

@@ -37,6 +37,7 @@ from .exact import (
     Prices,
     apart,
     best_groups,
+    is_small,
     region_form,
 )
 from .greedy import Judge, State, by_bytes, by_time, eager, grow, largest
@@ -52,10 +53,10 @@ from .totals import Bound
 Search = Literal["eager", "max", "best", "greedy-bytes", "greedy-time"]
 MOST_SEARCHES = 24
 """Searches for a plan that needs no more memory than eager, before eager's grouping is taken."""
-MOST_JOINED = 48
-"""Atoms of a graph whose regions a CPU joins for rows and columns of one input alone. In a larger
-one such a kernel is found where other operators tie the two; to join all makes programs of
-thousands of columns, which take minutes, and the bound is that of kernels within the regions."""
+MOST_JOINED = 1000
+"""Columns of a region that a CPU joins for rows and columns of one input, in a graph larger than a
+region that is listed as it is. More, in several regions, are programs that take minutes: the
+regions that it would join are searched each for itself, and there is a floor for all of them."""
 SLACK_BYTES = 1 << 20
 """More than eager that a plan may hold: allocators take as much at a time (that of CUDA 2 MiB), and
 the statistics of a norm that are stored between two kernels are no reason for a third one."""
@@ -175,18 +176,39 @@ class _Task:
 
     @cached_property
     def regions(self) -> list[Region]:
-        """The regions of a pool in which nothing was merged yet but by the user."""
+        """What is searched: all that kernels may reach from a unit, or a part of it."""
+        found = [part for _, parts in self.reached for part in parts]
+        return sorted(found, key=lambda r: r.units[0].atoms)
+
+    @cached_property
+    def reached(self) -> list[tuple[Region, list[Region]]]:
+        """The regions of a pool in which nothing was merged yet but by the user, each with those
+        that are searched in its place: itself, or those in which no kernel reduces rows and columns
+        where these are too many to try."""
         pool = self.state().pool
 
         def link(producer: Part, consumer: Part) -> bool:
             atoms = pool.union((producer, consumer))
             return self.evaluator.has_nest(atoms, pool.stores(consumer))
 
-        evaluator = self.evaluator
-        form = evaluator.structures.atom
-        few = len(self.index.atoms) <= MOST_JOINED
-        joined = few or evaluator.target.device != "cpu"
-        return find_regions(pool, link, evaluator.value_bytes, form=form, mixed=joined)
+        find = partial(
+            find_regions,
+            pool,
+            link,
+            self.evaluator.value_bytes,
+            form=self.evaluator.structures.atom,
+        )
+        whole = find(mixed=True)
+        if self.evaluator.target.device != "cpu" or len(self.index.atoms) <= MOST_DIRECT:
+            return [(region, [region]) for region in whole]
+        home = {atom: k for k, region in enumerate(whole) for atom in region.atoms}
+        parts: list[list[Region]] = [[] for _ in whole]
+        for part in find(mixed=False):
+            parts[home[part.atoms[0]]].append(part)
+        return [
+            (region, [region] if found != [region] and is_small(region, MOST_JOINED) else found)
+            for region, found in zip(whole, parts, strict=True)
+        ]
 
     def form(self, region: Region) -> Hashable:
         """Equal for regions that differ in names only."""
@@ -238,7 +260,7 @@ def _by_region(start: _Start, search: Search) -> _Found:
     while True:
         state = start.state()
         answers = [_answer(start, state, region, search) for region in regions]
-        bound = _bound(state, regions, answers) if search == "best" else None
+        bound = _bound(start, state, regions, answers) if search == "best" else None
         for region, answer in zip(regions, answers, strict=True):
             start.earlier[region.atoms] = _groups(region, answer.columns)
         if state.pool.regroup([g for r in regions for g in start.earlier[r.atoms]]):
@@ -255,12 +277,18 @@ def _by_region(start: _Start, search: Search) -> _Found:
     return _Found(state, bound)
 
 
-def _bound(state: State, regions: Sequence[Region], answers: Sequence[Answer]) -> Bound:
+def _bound(
+    start: _Start, state: State, regions: Sequence[Region], answers: Sequence[Answer]
+) -> Bound:
     """What the answers prove together, before their groups take the place of the pool's."""
     inside = {k for r in regions for k in r.atoms}
     kept = [p for p in state.pool.parts.values() if inside.isdisjoint(p.atoms)]
-    exact = all(a.kind == "exact" for a in answers)
-    us = sum(a.bound_us for a in answers) + sum(state.price(p).cost.us for p in kept)
+    split = [region for region, parts in start.task.reached if parts != [region]]
+    open_atoms = {k for region in split for k in region.atoms}
+    proved = [a for r, a in zip(regions, answers, strict=True) if open_atoms.isdisjoint(r.atoms)]
+    floors = [Prices(r, start.task.evaluator, state.legality).floor() for r in split]
+    exact = not floors and all(a.kind == "exact" for a in answers)
+    us = sum(a.bound_us for a in proved) + sum(floors) + sum(state.price(p).cost.us for p in kept)
     shared = sum(a.moved_us for a in answers) + sum(_alone_us(state, p) for p in kept)
     return Bound(us, "exact" if exact else "floor", shared)
 
