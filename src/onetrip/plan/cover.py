@@ -32,6 +32,8 @@ TOLERANCE = 1e-6
 MOST_NODES = 20000
 MOST_ROUNDS = 4000
 """Solutions of one program, relaxed or whole."""
+MOST_WORK = 2_000_000
+"""Columns of one program, counted again with each solution: a large one takes longer for each."""
 
 MOST_AHEAD = 512
 """Columns that are priced before a whole solution wants them."""
@@ -119,7 +121,7 @@ def cheapest_cover(
     """
     program = _Program(region, columns, costs, price, known)
     lower, whole = 0.0, False
-    for _ in range(MOST_ROUNDS):
+    for _ in range(min(MOST_ROUNDS, MOST_WORK // max(1, len(columns)))):
         answer = program.solver.solve()
         if answer is None or answer.objective >= program.goal:
             return Cover(None, known, known)  # none is better
