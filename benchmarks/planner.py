@@ -1,11 +1,15 @@
 """Plans of seven models for a GPU that need not be here. Writes results/checks/planner-h200.json.
 
-    python benchmarks/planner.py [--target NAME] [--only MODELS] [--out FOLDER]
+    python benchmarks/planner.py [--target NAME] [--only MODELS] [--layers] [--out FOLDER]
 
 Models and shapes are those of the rows of `onetrip bench models`, with weights that take no memory.
 For each model, inference and training, and for three searches: kernels, bytes moved, the estimate
 and the processor's seconds; for the search that proves its plans also the bound, its kind and the
 gap. The searches plan the same graph, with the same alternatives taken and the same legality.
+
+`--layers` plans a language model of few layers and of many instead, and writes the processor's
+seconds under `layers`: capture and import read the graph, so they grow with it; the plan is made
+once for each distinct region.
 
 Exit status 1 when a greedy search is better than `best` in any row.
 """
@@ -29,6 +33,7 @@ from onetrip.base.options import parse_options
 from onetrip.bench import models
 from onetrip.bench.engine import versions
 from onetrip.frontend.ahead import capture_graphs
+from onetrip.frontend.torch_fx import import_graph
 from onetrip.plan.plan import GraphPlan
 from onetrip.plan.search import Search, plan_graph
 from onetrip.target import load
@@ -36,14 +41,24 @@ from onetrip.target import load
 HERE = Path(__file__).parent
 LANGUAGE = ("bert", "gpt2", "llama", "t5")
 IMAGES = ("vit", "resnet", "convnext")
+DEPTHS = (2, 96)
+"""Layers of the model that is planned at two depths."""
 SEARCHES: tuple[Search, ...] = ("best", "greedy-bytes", "greedy-time")
 Record = dict[str, Any]
 
 
-def model_and_input(name: str, training: bool) -> tuple[nn.Module, Tensor]:
-    """A model of the suite at its shapes for a GPU, on the meta device, in bf16."""
+def model_and_input(
+    name: str, training: bool, layers: int | None = None
+) -> tuple[nn.Module, Tensor]:
+    """A model of the suite at its shapes for a GPU, on the meta device, in bf16.
+
+    Args:
+        layers: of a language model, where it is not as deep as the suite's.
+    """
     row = next(r for r in models.MODELS if r.name == name)
     batch, side, *sizes = row.sizes["cuda"]
+    if layers is not None:
+        sizes[0] = layers
     build = getattr(models, name)
     given = (*sizes, side) if name == "vit" else sizes
     with torch.device("meta"):
@@ -73,6 +88,35 @@ def record_of(name: str, training: bool, target_name: str) -> Record:
     for search in SEARCHES:
         found[search] = summed([planned(a, search) for a in analyzed], search)
     return found
+
+
+def depth_record(layers: int, target_name: str) -> Record:
+    """The processor's seconds for the inference graph of Llama with so many layers.
+
+    `total` is what a user waits for after capture; `import` and `plan` are parts of it.
+    """
+    target = load(target_name)
+    model, x = model_and_input("llama", False, layers)
+    device = torch.device(target.device)
+    began = time.process_time()
+    (captured,) = capture_graphs(model, (x,), None, device=device, training=False)
+    read = time.process_time()
+    import_graph(captured.module)
+    imported = time.process_time()
+    analyzed = analyze(captured, target, parse_options(None, {"search": "best"}))
+    ended = time.process_time()
+    _, plan_seconds = planned(analyzed, "best")
+    return {
+        "model": "llama",
+        "layers": layers,
+        "nodes": len(analyzed.graph.nodes),
+        "kernels": analyzed.plan.kernels,
+        "estimated_us": round(analyzed.plan.estimated_us, 3),
+        "capture_seconds": round(read - began, 2),
+        "import_seconds": round(imported - read, 2),
+        "total_seconds": round(ended - imported, 2),
+        "plan_seconds": round(plan_seconds, 2),
+    }
 
 
 def planned(analyzed: Analyzed, search: Search) -> tuple[GraphPlan, float]:
@@ -118,14 +162,19 @@ def is_best(found: Mapping[str, Any]) -> bool:
     return all(us <= found[s]["estimated_us"] for s in SEARCHES)
 
 
-def write(path: Path, rows: Sequence[Record]) -> None:
-    """Rows of other models that the file holds are kept."""
+def write(path: Path, rows: Sequence[Record], layers: Sequence[Record] = ()) -> None:
+    """Rows of other models that the file holds are kept, and so are depths where none are given."""
     fresh = {r["model"] for r in rows}
-    old = json.loads(path.read_text())["models"] if path.exists() else []
+    old = json.loads(path.read_text()) if path.exists() else {}
     names = [*LANGUAGE, *IMAGES]
-    kept = [r for r in old if r["model"] not in fresh]
+    kept = [r for r in old.get("models", []) if r["model"] not in fresh]
     ordered = sorted([*kept, *rows], key=lambda r: names.index(r["model"]))
-    report = {"date": date.today().isoformat(), "versions": versions(), "models": ordered}
+    report = {
+        "date": date.today().isoformat(),
+        "versions": versions(),
+        "models": ordered,
+        "layers": [*layers] or old.get("layers", []),
+    }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(report, indent=1) + "\n")
 
@@ -135,15 +184,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--target", default="h200")
     parser.add_argument("--only", help="models, with commas")
+    parser.add_argument("--layers", action="store_true", help="few layers and many, and no rows")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "checks")
     chosen = parser.parse_args()
+    path = chosen.out / f"planner-{chosen.target}.json"
+    if chosen.layers:
+        depths = [depth_record(n, chosen.target) for n in DEPTHS]
+        print(json.dumps(depths, indent=1))
+        write(path, (), depths)
+        return 0
     names = chosen.only.split(",") if chosen.only else [*LANGUAGE, *IMAGES]
     rows: list[Record] = []
     for name in names:
         for training in (False, True):
             rows.append(record_of(name, training, chosen.target))
             print(line(rows[-1]), flush=True)
-            write(chosen.out / f"planner-{chosen.target}.json", rows)
+            write(path, rows)
     return 0 if all(map(is_best, rows)) else 1
 
 
