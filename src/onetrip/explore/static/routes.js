@@ -31,15 +31,15 @@
     const taken = (lane) => used.some((u) => Math.abs(u.x - lane.x) < STEP - 1 && u.top < lane.bottom && u.bottom > lane.top);
     return (p, q) => {
       const from = [p.x + p.w / 2, p.y + p.h], to = [q.x + q.w / 2, q.y];
-      const others = items.filter((i) => i !== p && i !== q);
-      const direct = straight(from, to);
-      if (to[1] > from[1] && !others.some((i) => direct.points.some((point) => inside(i, point)))) return direct;
       const [top, bottom] = [Math.min(from[1], to[1]) - TURN, Math.max(from[1], to[1]) + TURN];
       const beside = items.filter((i) => i.y < bottom && i.y + i.h > top);
+      const others = beside.filter((i) => i !== p && i !== q);
+      const direct = straight(from, to);
+      if (to[1] > from[1] && !others.some((i) => direct.points.some((point) => inside(i, point)))) return direct;
       const xs = beside.flatMap((i) => [0, 1, 2].flatMap((k) => [i.x - NEAR - k * STEP, i.x + i.w + NEAR + k * STEP]));
       const far = (x) => Math.abs(x - from[0]) + Math.abs(x - to[0]);
       const lanes = [...new Set(xs)].sort((a, b) => far(a) - far(b)).slice(0, MOST_LANES).map((x) => aside(from, to, x));
-      const free = lanes.filter((l) => !items.some(crossed(l.lane)) && !others.some((i) => l.ends.some((point) => inside(i, point))));
+      const free = lanes.filter((l) => !beside.some(crossed(l.lane)) && !others.some((i) => l.ends.some((point) => inside(i, point))));
       const found = free.find((l) => !taken(l.lane)) || free[0] || (to[1] > from[1] ? direct : lanes[lanes.length - 1]);
       if (found.lane) used.push(found.lane);
       return found;
