@@ -26,23 +26,22 @@ from ..cost.tiles import (
     SQUARE,
     WALK,
     holds,
-    thread_elements,
     wider,
 )
 from ..ir.kernel import Facts, Kernel
-from ..ir.nest import Axis, AxisKind, Buffer, Nest
+from ..ir.nest import AxisKind, Buffer, Nest
 from ..passes.mixed import is_mixed
 from ..target import Target
 from .gpu_axes import on_common_axes, parts_apart
 from .gpu_build import Tiling, build
 from .gpu_mixed import in_parts, tiling_of
 from .gpu_online import in_one_walk
+from .gpu_pointwise import pointwise, power_of_two
 from .gpu_split import (
     Pieces,
     Split,
     chunked,
     first_reductions,
-    flattened,
     inner_axes,
     is_reduced,
     size,
@@ -152,95 +151,8 @@ def _kernel(piece: Piece, target: Target, name: str, facts: Facts) -> Kernel:
     if tiling is None and (nest.reductions or nest.scans):
         tiling = _reduction_tiling(nest, target)
     if tiling is None:
-        nest, tiling = _pointwise(nest, target)
+        nest, tiling = pointwise(nest, target)
     return replace(build(nest, tiling, name, facts), backwards=again)
-
-
-# Pointwise
-
-
-def _pointwise(nest: Nest, target: Target) -> tuple[Nest, Tiling]:
-    if not nest.space:
-        return nest, Tiling({}, 1, "pointwise")
-    nest = _by_stride(nest)
-    axes = [a.var for a in nest.space]
-    other = _second_axis(nest, axes)
-    if other is not None:
-        return nest, _square(axes, other)
-    rows = _rows_of_line(nest, axes)
-    if rows is not None:
-        return nest, rows
-    if len(axes) > 1 and not _long_rows(axes[-1], nest, target):
-        static = all(isinstance(a.extent, int) for a in axes[1:])
-        if static:
-            nest = flattened(nest)
-            axes = [a.var for a in nest.space]
-    lanes, warps = _line(nest, size(axes), target)
-    lanes = min(lanes, _power(axes[-1].extent, lanes))
-    return nest, Tiling({a: lanes if a is axes[-1] else 1 for a in axes}, warps, "pointwise")
-
-
-def _by_stride(nest: Nest) -> Nest:
-    """The space in the order in which the first store walks memory, contiguous axis last."""
-    offset = nest.stores[0].index[0] if nest.stores[0].index else 0
-
-    def step(axis: Axis) -> int:
-        found = coefficient(offset, axis.var)
-        return found if isinstance(found, int) else 1 << 62
-
-    return replace(nest, space=tuple(sorted(nest.space, key=step, reverse=True)))
-
-
-def _second_axis(nest: Nest, axes: list[Var]) -> Var | None:
-    """An axis along which a buffer is contiguous that is strided along the last one."""
-    last = axes[-1]
-    for offset in _offsets(nest):
-        if coefficient(offset, last) in (0, 1, None):
-            continue
-        for a in axes[:-1]:
-            if coefficient(offset, a) == 1 and _power(a.extent, SQUARE) >= 8:
-                return a
-    return None
-
-
-def _square(axes: list[Var], other: Var) -> Tiling:
-    sides = {axes[-1]: _power(axes[-1].extent, SQUARE), other: _power(other.extent, SQUARE)}
-    lanes = {a: sides.get(a, 1) for a in axes}
-    warps = max(1, min(8, sides[axes[-1]] * sides[other] // 512))
-    return Tiling(lanes, warps, "pointwise")
-
-
-def _rows_of_line(nest: Nest, axes: list[Var]) -> Tiling | None:
-    """Whole short rows, where more is read once for all of them than for each of them."""
-    last, outer = axes[-1], set(axes[:-1])
-    narrow = min((b.type.dtype.itemsize for b in nest.buffers), default=4)
-    line = 2 * VECTOR // narrow * LANES * 4
-    extent = last.extent
-    if not outer or not isinstance(extent, int) or not LANES <= extent == _power(extent, line):
-        return None
-    each = sum(e.dtype.itemsize for e in nest.loads if outer & e.free)
-    shared = sum(e.dtype.itemsize for e in nest.loads if last in e.free and not outer & e.free)
-    if shared <= each:
-        return None
-    return Tiling(dict.fromkeys(axes, 1) | {axes[-2]: line // extent, last: extent}, 4, "pointwise")
-
-
-def _long_rows(last: Var, nest: Nest, target: Target) -> bool:
-    """Whether tiles along the last axis alone waste nothing."""
-    if not isinstance(last.extent, int):
-        return False
-    lanes, _ = _line(nest, size(a.var for a in nest.space), target)
-    return last.extent % lanes == 0 or last.extent >= 8 * lanes
-
-
-def _line(nest: Nest, points: Dim, target: Target) -> tuple[int, int]:
-    """(lanes, warps) of a 1-D tile: two wide accesses per thread and buffer, fewer for many."""
-    each = thread_elements(nest, target)
-    lanes, warps = each * LANES * 4, 4
-    while isinstance(points, int) and lanes > 128 and points < lanes * target.multiprocessors:
-        lanes //= 2
-        warps = max(1, min(4, lanes // (LANES * min(each, 4))))
-    return lanes, warps
 
 
 # Reductions
@@ -271,7 +183,7 @@ def _rows(nest: Nest, contiguous: set[Var], target: Target) -> Tiling:
     whole = _whole(nest)
     row = max((_points(w) for w in _walks(nest)), default=1)
     if whole is not None and holds(nest, row, whole, target):
-        lanes = {a: _power(a.extent, whole) for a in inner}
+        lanes = {a: power_of_two(a.extent, whole) for a in inner}
         rows = _rows_together(space, whole, target)
         lanes |= {a: rows if space and a is space[-1] else 1 for a in space}
         found = rows_of(nest, row, rows, rows * whole)
@@ -336,7 +248,7 @@ def _shared_lanes(nest: Nest, contiguous: set[Var], budget: int) -> dict[Var, in
 
 def _fitting(extent: Dim, most: int, contiguous: bool) -> int:
     """The largest power of two up to `most` whose tiles waste little of a walk."""
-    power = _power(extent, most)
+    power = power_of_two(extent, most)
     if not isinstance(extent, int) or power >= extent:
         return power
     least = power // 4 if contiguous else 1
@@ -363,7 +275,7 @@ def _rows_together(space: list[Var], whole: int, target: Target) -> int:
     """Rows of one program: as many as fill its tile and still feed every multiprocessor."""
     if not space:
         return 1
-    rows = _power(space[-1].extent, max(1, SHORT // whole))
+    rows = power_of_two(space[-1].extent, max(1, SHORT // whole))
     points = size(space)
     while isinstance(points, int) and rows > 1 and points < rows * 2 * target.multiprocessors:
         rows //= 2
@@ -374,7 +286,7 @@ def _columns(nest: Nest, columns: Var, target: Target) -> Tiling:
     """Half as many elements a thread for scans: each component lies there twice, as prefix too."""
     space, inner = [a.var for a in nest.space], inner_axes(nest)
     budget, each = (WALK // 2, 8) if nest.scans else (WALK, 16)
-    wide = _power(columns.extent, SQUARE)
+    wide = power_of_two(columns.extent, SQUARE)
 
     def tiled(wide: int) -> Tiling:
         lanes = {a: wide if a is columns else 1 for a in space}
@@ -401,7 +313,7 @@ def _share(order: Iterable[Var], budget: int) -> dict[Var, int]:
     """Lanes for inner axes, the first in order served first."""
     lanes = {}
     for a in order:
-        lanes[a] = _power(a.extent, budget)
+        lanes[a] = power_of_two(a.extent, budget)
         budget = max(1, budget // lanes[a])
     return lanes
 
@@ -414,7 +326,7 @@ def _whole(nest: Nest) -> int | None:
         for a in axes:
             if not isinstance(a.extent, int):
                 return None
-            total *= _power(a.extent, 1 << 40)
+            total *= power_of_two(a.extent, 1 << 40)
         most = max(most, total)
     return most
 
@@ -490,12 +402,6 @@ def _steps(axis: Var, tiling: Tiling) -> int:
 # Accesses
 
 
-def _offsets(nest: Nest) -> list[Dim]:
-    return [e.index[0] for e in nest.loads if e.index] + [
-        s.index[0] for s in nest.stores if s.index
-    ]
-
-
 def _unit_axes(nest: Nest) -> set[Var]:
     """Axes along which the widest loads of the nest are contiguous.
 
@@ -514,11 +420,3 @@ def _unit_axes(nest: Nest) -> set[Var]:
     if wider > most:
         widest = [o for o in stores if varied(o) == wider]
     return {a for a in axes for o in widest if coefficient(o, a) == 1}
-
-
-def _power(extent: Dim, most: int) -> int:
-    """The least power of two that covers the extent, at most `most`."""
-    power = 1
-    while power * 2 <= most and (not isinstance(extent, int) or power < extent):
-        power *= 2
-    return power

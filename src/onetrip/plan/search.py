@@ -10,7 +10,7 @@ order and limited by counts: same graph, same plan.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
@@ -25,8 +25,8 @@ from ..passes.fuse import fuse
 from ..target import Target
 from .assemble import assemble, execution_order
 from .candidates import Candidates
-from .constraints import NO_CONSTRAINTS, Constraints, Refusal
-from .decision import Decision
+from .constrain import constrain
+from .constraints import NO_CONSTRAINTS, Constraints
 from .enumerate import Column
 from .evaluate import Evaluator
 from .exact import (
@@ -170,7 +170,7 @@ class _Task:
         pool = Pool(self.index)
         legality = Legality(pool, self.evaluator, self.constraints)
         state = State(pool, legality, Candidates(pool, self.evaluator), self.evaluator)
-        _constrain(state, self.constraints)
+        constrain(state, self.constraints)
         legality.divided = divided
         return state
 
@@ -445,64 +445,3 @@ def _stuck(structures: Structures) -> set[str]:
 def _has_no_nest(index: Index, atom: Atom) -> bool:
     members, stored = (*atom.chain, atom.name), frozenset((atom.name,))
     return isinstance(fuse(members, index.nests, stored, bounded=False), Unfusable)
-
-
-# ------------------------------------------------------------------ constraints
-
-
-def _constrain(state: State, constraints: Constraints) -> None:
-    for names in constraints.pin:
-        _pin(state, names)
-    for pair in constraints.fuse:
-        _force(state, "fuse", pair)
-    for pair in constraints.want:
-        _force(state, "want", pair)
-
-
-def _known(state: State, names: Iterable[str]) -> list[int]:
-    """Numbers of the atoms of these nodes; aliases take part in any group and are left out."""
-    by_name = state.pool.index.by_name
-    return [by_name[n].number for n in names if n in by_name]
-
-
-def _pin(state: State, names: tuple[str, ...]) -> None:
-    pool = state.pool
-    parts: dict[int, Part] = {}
-    clones: list[int] = []
-    for k in _known(state, names):
-        owner = pool.parts[pool.owner[k]]
-        if owner.frozen:
-            clones.append(k)
-        else:
-            parts[owner.key] = owner
-    if not parts:
-        return
-    merged = _apply_union(state, "pin", names, list(parts.values()), clones)
-    if merged is not None:
-        merged.frozen = True
-
-
-def _force(state: State, constraint: str, pair: tuple[str, str]) -> None:
-    pool = state.pool
-    keys = dict.fromkeys(pool.owner[k] for k in _known(state, pair))
-    if len(keys) > 1:
-        _apply_union(state, constraint, pair, [pool.parts[k] for k in keys])
-
-
-def _apply_union(
-    state: State,
-    constraint: str,
-    names: tuple[str, ...],
-    parts: list[Part],
-    clones: Sequence[int] = (),
-) -> Part | None:
-    """One group of the parts, with clones recomputed in it, or a refusal on the record."""
-    pool = state.pool
-    if len(parts) == 1:
-        return pool.clone(clones, parts[0]) if clones else parts[0]
-    answer = state.legality.check(parts, clones)
-    if isinstance(answer, Decision):
-        state.refusals.append(Refusal(constraint, names, answer))
-        return None
-    made = state.merge(answer)
-    return pool.clone(clones, made) if clones else made
