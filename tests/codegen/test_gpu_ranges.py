@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gpu_cases as cases
 import numpy as np
 import pytest
 
 from onetrip.base.dtype import bf16, f32
 from onetrip.base.sym import Var
 from onetrip.codegen.gpu_ranges import ANY, LARGEST, Range, range_of
+from onetrip.codegen.triton import emit
 from onetrip.interp.nest_interp import run_nest
 from onetrip.ir.expr import Apply, Cast, Const, Expr, Load, Reduced, Reduction, apply, compare
 from onetrip.ir.nest import Access, Axis, Buffer, Nest, Store
@@ -73,3 +75,23 @@ def test_a_range_is_known_and_holds(name: str) -> None:
     assert ((finite >= found.low) & (finite <= found.high)).all()
     assert found.infinite or len(finite) == len(z)
     assert not found.is_positive or not np.signbit(z).any()
+
+
+def test_operands_that_are_shared_are_looked_at_once() -> None:
+    """3,000 clamps, each of which reads the one before it twice."""
+    e: Expr = SIZE
+    for k in range(3000):
+        e = larger(e, 1e-12 * (k + 1))
+    assert range_of(e).low == pytest.approx(3e-9)
+
+
+def test_quotients_of_quotients_are_written_once() -> None:
+    """Each step reads the one before it twice, which makes 2^20 of the first."""
+    e: Expr = X
+    for _ in range(20):
+        e = apply("add", apply("div", e, largest(SIZE)), apply("mul", e, const(0.5)))
+    buffers = (cases.buffer("x", f32, 256), cases.written("y", f32, 256))
+    nest = Nest((Axis(P),), buffers, (Store("y", (P * 4 + R,), e, (R,)),))
+    (kernel,) = cases.plan(cases.Case(nest)).kernels
+    text = emit(kernel, "nvidia").text.partition(f"def {kernel.name}(")[2]
+    assert text.count("tl.where((ot_abs(") == 20

@@ -223,24 +223,29 @@ class _Builder:
                 return self._component(x.reduction, x.component)
             if isinstance(x, Scanned):
                 return self._scan(x)
-            return self._quotient(x)
+            return self._quotient(x, value)
 
-        return Rewriter(leaf=leaf)(e)
+        value = Rewriter(leaf=leaf)
+        return value(e)
 
-    def _quotient(self, e: Expr) -> Expr | None:
-        """e where it is a quotient by a value of the row, or one that is rounded."""
+    def _quotient(self, e: Expr, value: Callable[[Expr], Expr]) -> Expr | None:
+        """e where it is a quotient by a value of the row, or one that is rounded.
+
+        Args:
+            value: of an operand; those that quotients share are rewritten once.
+        """
         found = rough(e) or narrow(e) or (e if is_division(e) else None)
         if found is None or not self._is_of_row(found):
             return None
         a, b = found.args
         known = range_of(b)
         if isinstance(e, Cast) and e.dtype is f8e4m3:
-            return Cast(narrowly_divided(self._value(a), self._value(b), known), e.dtype)
+            return Cast(narrowly_divided(value(a), value(b), known), e.dtype)
         if isinstance(e, Cast):
             # What a held row keeps of `a` for its sums is not computed again.
             a = roughly(a) if set(self.walked) & a.free else a
-            return Cast(roughly_divided(self._value(a), self._value(b), known), e.dtype)
-        return divided(self._value(a), self._value(b), known)
+            return Cast(roughly_divided(value(a), value(b), known), e.dtype)
+        return divided(value(a), value(b), known)
 
     def _is_of_row(self, quotient: Apply) -> bool:
         """Whether the divisor is a value of the row: many elements need the same reciprocal."""

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ..ir.expr import Apply, Cast, Const, Expr, Reduced
+from ..ir.expr import Apply, Cast, Const, Expr, Reduced, walk
 
 LARGEST = 3.4028234663852886e38
 SMALLEST = 2.0**-126
@@ -37,22 +37,32 @@ class Range(NamedTuple):
 ANY = Range(-LARGEST, LARGEST, True)
 
 
+Known = dict[Expr, Range]
+"""The ranges of operands: shared ones are looked at once, however deep they lie."""
+
+
 def range_of(e: Expr) -> Range:
     """The range of a value; ANY where nothing is known.
 
     Args:
         e: of a nest. Reductions have a point at least, as those of rows in a tile have.
     """
+    known: Known = {}
+    for x in walk((e,)):
+        known[x] = _range(x, known)
+    return known[e]
+
+
+def _range(e: Expr, known: Known) -> Range:
     if isinstance(e, Const):
         return _of_number(e)
     if isinstance(e, Cast):
-        return _rounded(range_of(e.arg)) if e.dtype.is_float else ANY
+        return _rounded(known[e.arg]) if e.dtype.is_float else ANY
     if isinstance(e, Reduced):
-        extreme = e.reduction.monoid in ("max", "min")
-        return range_of(e.reduction.lift[0]) if extreme else ANY
+        return known[e.reduction.lift[0]] if e.reduction.monoid in ("max", "min") else ANY
     if isinstance(e, Apply) and e.dtype.is_float:
         rule = _RULES.get(e.op)
-        return rule(e) if rule is not None else ANY
+        return rule(e, known) if rule is not None else ANY
     return ANY
 
 
@@ -74,34 +84,34 @@ def _rounded(r: Range) -> Range:
     return Range(max(low, -LARGEST), min(high, LARGEST), r.infinite or beyond)
 
 
-def _abs(e: Apply) -> Range:
-    r = range_of(e.args[0])
+def _abs(e: Apply, known: Known) -> Range:
+    r = known[e.args[0]]
     return r if r.is_positive else Range(0.0, max(-r.low, r.high), r.infinite)
 
 
-def _mul(e: Apply) -> Range:
-    a, b = map(range_of, e.args)
+def _mul(e: Apply, known: Known) -> Range:
+    a, b = (known[x] for x in e.args)
     if not (a.is_positive and b.is_positive):
         return ANY
     return _rounded(Range(a.low * b.low, a.high * b.high, a.infinite or b.infinite))
 
 
-def _div(e: Apply) -> Range:
-    a, b = map(range_of, e.args)
+def _div(e: Apply, known: Known) -> Range:
+    a, b = (known[x] for x in e.args)
     if not (a.is_positive and b.low >= SMALLEST) or b.infinite:
         return ANY
     return _rounded(Range(a.low / b.high, a.high / b.low, a.infinite))
 
 
-def _where(e: Apply) -> Range:
+def _where(e: Apply, known: Known) -> Range:
     test, yes, no = e.args
-    a, b = range_of(yes), range_of(no)
+    a, b = known[yes], known[no]
     low, high = min(a.low, b.low), max(a.high, b.high)
     if isinstance(test, Apply) and test.op == "lt" and test.args == (no, yes):  # the larger one
         low = max(a.low, b.low)
     return Range(low, high, a.infinite or b.infinite)
 
 
-_RULES: dict[str, Callable[[Apply], Range]] = {
+_RULES: dict[str, Callable[[Apply, Known], Range]] = {
     "abs": _abs, "mul": _mul, "div": _div, "where": _where,
 }  # fmt: skip
