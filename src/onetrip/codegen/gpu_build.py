@@ -229,11 +229,7 @@ class _Builder:
         return value(e)
 
     def _quotient(self, e: Expr, value: Callable[[Expr], Expr]) -> Expr | None:
-        """e where it is a quotient by a value of the row, or one that is rounded.
-
-        Args:
-            value: of an operand; those that quotients share are rewritten once.
-        """
+        """e where it is a quotient by a value of the row; `value` rewrites shared operands once."""
         found = rough(e) or narrow(e) or (e if is_division(e) else None)
         if found is None or not self._is_of_row(found):
             return None
