@@ -56,6 +56,7 @@ def row_of(point: Point) -> Row:
 
 def build(point: Point) -> None:
     """Compiles a point's kernels into the cache on disk; what fails is told when it is timed."""
+    torch.compiler.reset()  # a process builds many sizes of one program
     work = row_of(point).work("cuda", "cuda")
     ours = next(v for v in variants.on_device("cuda") if v.name == OURS)
     try:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -93,6 +96,58 @@ def _put_many(root: str) -> None:
     for i in range(20):
         folder = cache.put(content_key([str(i)]), writer(str(i)))
         assert (folder / "kernel.so").read_text() == str(i)
+
+
+def test_what_python_leaves_beside_a_module_is_no_damage(tmp_path: Path) -> None:
+    def module(folder: Path) -> None:
+        (folder / "made.py").write_text("value = 3\n")
+
+    folder = Cache(tmp_path).put(KEY, module)
+    code = "import sys; sys.dont_write_bytecode = False; import made; assert made.value == 3"
+    subprocess.run([sys.executable, "-c", code], cwd=folder, check=True, env=_plain_environment())
+    assert (folder / "__pycache__").is_dir()
+    assert Cache(tmp_path).get(KEY) == folder
+
+
+def test_an_entry_that_was_made_again_meanwhile_is_not_taken_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Cache(tmp_path).put(KEY, writer("damaged"))
+    (folder / "kernel.so").write_text("")
+    judge, judged = cache_module._is_sound, []
+
+    def judged_before_another_made_it(place: Path) -> bool:
+        judged.append(judge(place))
+        if len(judged) == 1:
+            shutil.rmtree(place)
+            Cache(tmp_path).put(KEY, writer("sound"))
+        return judged[-1]
+
+    monkeypatch.setattr(cache_module, "_is_sound", judged_before_another_made_it)
+    found = Cache(tmp_path).get(KEY)
+    assert judged == [False, True]
+    assert found is not None and (found / "kernel.so").read_text() == "sound"
+
+
+def test_an_entry_that_arrives_while_it_is_looked_for_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exists = Path.exists
+    asked = []
+
+    def arrives(place: Path) -> bool:
+        if place.name == KEY and not asked:
+            asked.append(place)
+            Cache(tmp_path).put(KEY, writer("other"))
+        return exists(place)
+
+    monkeypatch.setattr(Path, "exists", arrives)
+    folder = Cache(tmp_path).put(KEY, writer("ours"))
+    assert asked and (folder / "kernel.so").read_text() == "other"
+
+
+def _plain_environment() -> dict[str, str]:
+    return {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
 
 
 def test_several_processes_share_one_root(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ import shutil
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,9 +26,16 @@ import platformdirs
 from onetrip.base import knobs
 from onetrip.base.errors import CacheError
 
+try:
+    import fcntl
+except ImportError:  # not a POSIX system
+    fcntl = None  # type: ignore[assignment]
+
 T = TypeVar("T")
 
 SUMS = "SHA256SUMS"
+LOCK = ".lock"
+"""In the root: held while a damaged entry is looked at again and taken away."""
 _JSON = "value.json"
 
 
@@ -48,13 +56,34 @@ def default_root() -> Path:
 
 
 def _sums(folder: Path) -> str:
-    """Checksums of a folder's files, in the format of `sha256sum`."""
-    names = sorted(p.name for p in folder.iterdir() if p.name != SUMS)
+    """Checksums of a folder's files, in the format of `sha256sum`.
+
+    Folders inside are not part of an entry: Python puts one beside a module that it imports.
+    """
+    names = sorted(p.name for p in folder.iterdir() if p.name != SUMS and p.is_file())
     rows = []
     for name in names:
         with (folder / name).open("rb") as file:
             rows.append(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {name}\n")
     return "".join(rows)
+
+
+def _is_sound(folder: Path) -> bool:
+    try:
+        return (folder / SUMS).read_text(encoding="utf-8") == _sums(folder)
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+@contextmanager
+def _alone(place: Path) -> Iterator[None]:
+    """Within, no other process that asks for the same is in here; does nothing where the system
+    or the file system knows no locks."""
+    with place.open("ab") as file:
+        if fcntl is not None:
+            with suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 class Cache:
@@ -80,16 +109,11 @@ class Cache:
         folder = self.folder(key)
         if key in self._sound and folder.is_dir():
             return folder
-        try:
-            recorded = (folder / SUMS).read_text(encoding="utf-8")
-            sound = recorded == _sums(folder)
-        except (OSError, UnicodeDecodeError):
-            sound = False
-        if sound:
+        if not folder.exists():  # asked first: another process may move it into place meanwhile
+            return None
+        if _is_sound(folder) or not self._remove(folder):
             self._sound.add(key)
             return folder
-        if folder.exists():
-            self._remove(folder)
         return None
 
     def put(self, key: str, producer: Callable[[Path], None]) -> Path:
@@ -158,15 +182,23 @@ class Cache:
         self._sound.add(key)
         return folder
 
-    def _remove(self, folder: Path) -> None:
-        """Take a damaged entry away in one rename, so that no reader meets half of it."""
+    def _remove(self, folder: Path) -> bool:
+        """Whether the entry was damaged; if so, it is taken away in one rename.
+
+        No reader meets half of it, and what another process made in its place stays.
+        """
         self._sound.discard(folder.name)
         try:
-            grave = Path(tempfile.mkdtemp(prefix=".damaged-", dir=folder.parent))
-            folder.rename(grave / folder.name)
+            with _alone(self.root / LOCK):
+                if _is_sound(folder):
+                    return False
+                grave = Path(tempfile.mkdtemp(prefix=".damaged-", dir=folder.parent))
+                with suppress(FileNotFoundError):
+                    folder.rename(grave / folder.name)
             shutil.rmtree(grave, ignore_errors=True)
         except OSError as error:
             self._retreat(error)
+        return True
 
     def _retreat(self, error: OSError) -> None:
         """Work in a private folder from now on."""
