@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import onetrip
 from onetrip.plan.assemble import assemble
 from onetrip.plan.constraints import NO_CONSTRAINTS
-from onetrip.plan.draft import Draft, Pair
+from onetrip.plan.draft import ENTWINED, Draft, Pair
 from onetrip.plan.legality import Legality
 from onetrip.plan.pool import Pool
 from onetrip.report.view import Planned
@@ -102,7 +102,7 @@ def test_figures_after_any_fuses_and_cuts_are_those_of_a_plan(mixed: Planned, se
     for _ in range(30):
         pair = chance.choice(pairs)
         if draft.is_one(pair):
-            changed += draft.cut((pair[0],), (pair[1],))
+            changed += draft.cut((pair[0],), (pair[1],)) is None
         else:
             changed += draft.fuse(pair) is None
         assert as_planned(draft) == figures(draft)
@@ -152,6 +152,6 @@ def test_a_cut_takes_all_that_depends_on_the_reader() -> None:
         made = planned(lambda x: ((x + 1).exp() * 2).tanh(), X, "max")
     draft = started(made)
     assert [len(atoms) for atoms, _ in draft.grouping] == [4]
-    assert draft.cut((1,), (2,))
+    assert draft.cut((1,), (2,)) is None
     assert [atoms for atoms, _ in draft.grouping] == [(0, 1), (2, 3)]
-    assert not draft.cut((1,), (2,))
+    assert draft.cut((1,), (2,)) == ENTWINED

@@ -174,15 +174,11 @@ class Board:
         return all(map(self.draft.is_one, edge.pairs))
 
     def fuse(self, edge: Edge) -> Decision | None:
-        """Both ends in one kernel, or why not."""
-        for pair in edge.pairs:
-            refused = None if self.draft.is_one(pair) else self.draft.fuse(pair)
-            if refused is not None:
-                return refused
-        return None
+        """Both ends in one kernel, or why not; then nothing has changed."""
+        return self.draft.fuse(*edge.pairs)
 
-    def cut(self, edge: Edge) -> bool:
-        """Both ends in kernels of their own; whether that could be done."""
+    def cut(self, edge: Edge) -> str | None:
+        """Both ends in kernels of their own, or why not; then nothing has changed."""
         return self.draft.cut(self.nodes[edge.a].atoms, self.nodes[edge.b].atoms)
 
     def why(self, edge: Edge) -> Decision | None:

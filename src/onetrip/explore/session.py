@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from ..base.errors import UsageError
 from ..plan.decision import Decision
-from ..plan.draft import Sums, name_of
+from ..plan.draft import ENTWINED, Sums, name_of
 from ..plan.plan import GraphPlan, Totals
 from ..plan.pool import Part
 from ..report.compare import stem
@@ -196,12 +196,16 @@ class Session:
         return found
 
     def _cut(self, edges: Sequence[Edge]) -> list[Edge]:
-        free = self._free(edges)
-        done = [e for e in free if self.board.is_fused(e) and self.board.cut(e)]
+        done: list[Edge] = []
+        refused: str | None = None
+        for e in filter(self.board.is_fused, self._free(edges)):
+            found = self.board.cut(e)
+            refused = refused or found
+            done += [e] if found is None else []
         if not done:
             raise UsageError(
                 f"{self.title(edges[0])} cannot be cut",
-                found="one call is computed in the middle of the other",
+                found=self.named(refused or ENTWINED),
                 next_step="cut before or behind both",
             )
         return done

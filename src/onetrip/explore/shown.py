@@ -336,7 +336,7 @@ def _if_fused(session: Session, edge: Edge, decision: Decision) -> Json | None:
 
 
 def _if_cut(session: Session, edge: Edge) -> Json | None:
-    return _tried(session, lambda: session.board.cut(edge))
+    return _tried(session, lambda: session.board.cut(edge) is None)
 
 
 def _tried(session: Session, change: Callable[[], bool]) -> Json | None:

@@ -11,9 +11,9 @@ Must not know how a draft is shown.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from ..cost.sizes import number
 from ..ir.graph import Graph
@@ -25,7 +25,7 @@ from .constraints import NO_CONSTRAINTS
 from .decision import Decision
 from .draft_pool import DraftPool, Form, Grouping
 from .evaluate import Evaluator, Priced
-from .legality import Legality
+from .legality import Legality, refusal
 from .plan import Group
 from .pool import Part
 from .reasons import reason
@@ -33,6 +33,10 @@ from .search import indexed
 from .share import OWN_DRAW
 
 Pair = tuple[int, int]
+T = TypeVar("T")
+ENTWINED = "one is computed in the middle of the other"
+CIRCLE = "the two halves would wait for each other"
+"""Why two atoms of one group cannot be cut."""
 
 
 class Sums(NamedTuple):
@@ -69,7 +73,7 @@ class Draft:
         self.hints = problem.hints
         self.pool = DraftPool(self.index)
         self.legality = Legality(self.pool, self.evaluator, NO_CONSTRAINTS)
-        self._prices: dict[int, tuple[tuple[str, ...], Priced]] = {}
+        self._prices: dict[int, tuple[tuple[str, ...], Priced | Unfusable]] = {}
         self._standing: dict[int, tuple[Sums, Alive]] = {}
         self._known_alive: dict[tuple[tuple[int, ...], tuple[str, ...]], Alive] = {}
         self._paths: dict[tuple[tuple[int, ...], tuple[int, ...]], Decision] = {}
@@ -95,9 +99,14 @@ class Draft:
 
     def start(self, grouping: Grouping) -> None:
         """Takes over a grouping; groups that stand already keep what is known of them."""
-        same = {(p.atoms, p.mask) for p in self.pool.parts.values()}
-        new = [g for g in grouping if (g[0], sum(1 << k for k in g[1])) not in same]
-        if new and not self._regroup(new):
+        wanted = set(grouping)
+        known = {self.pool.form(p): key for key, p in self.pool.parts.items()}
+        self._paths = {}
+        self.pool.exchange(
+            [key for form, key in known.items() if form not in wanted],
+            [form for form in grouping if form not in known],
+        )
+        if not self.pool.has_order:
             raise AssertionError("the groups of a plan depend on each other in a circle")
 
     def grouping_of(self, groups: Sequence[Group]) -> Grouping:
@@ -125,30 +134,68 @@ class Draft:
         a, b = pair
         return all(self.pool.parts[h].holds(a) for h in self.pool.homes[b])
 
-    def fuse(self, pair: Pair) -> Decision | None:
-        """Puts the groups of two atoms into one; answers why not where that is illegal."""
+    def change(self, attempt: Callable[[], T | None]) -> T | Decision | None:
+        """Makes a change whole, or leaves all as it was and answers why it cannot be made."""
+        mark, standing, paths = self.pool.mark(), dict(self._standing), self._paths
+        self._paths, self.pool.touched = {}, set()
+        refused: T | Decision | None = None
+        done = False
+        try:
+            refused = attempt() or self._settled()
+            done = refused is None
+        finally:
+            if done:
+                self.pool.touched |= mark["touched"]
+            else:
+                self.pool.back(mark)
+                self._standing, self._paths = standing, paths
+        return refused
+
+    def _settled(self) -> Decision | None:
+        """Leaves out groups that store nothing any more, all of which is computed again elsewhere;
+        why not where a group that a change touched is no kernel."""
+        pool = self.pool
+        while idle := [
+            p.key for p in self._touched() if pool.is_generated(p) and not pool.stores(p)
+        ]:
+            pool.exchange(idle, ())
+        refused = ((p, self._priced(p)) for p in self._touched())
+        return next((self._no_kernel(p, x) for p, x in refused if isinstance(x, Unfusable)), None)
+
+    def _touched(self) -> list[Part]:
+        parts = self.pool.parts
+        return [parts[key] for key in sorted(self.pool.touched & parts.keys())]
+
+    def _no_kernel(self, part: Part, found: Unfusable) -> Decision:
+        first, last = (self.index.atoms[part.atoms[k]].name for k in (0, -1))
+        return refusal(found, first, last)
+
+    def fuse(self, *pairs: Pair) -> Decision | None:
+        """Puts the groups of the atoms of each pair into one; answers why not where that is
+        illegal for one of them."""
+        return self.change(lambda: next(filter(None, map(self._fuse, pairs)), None))
+
+    def _fuse(self, pair: Pair) -> Decision | None:
         a, b = pair
-        for home in sorted(self.pool.homes[b]):
-            reader = self.pool.parts[home]
+        while readers := [h for h in self.pool.homes[b] if not self.pool.parts[h].holds(a)]:
             maker = self.pool.parts.get(self.pool.owner[a])
-            if reader.holds(a) or maker is None:
-                continue
-            answer = self.legality.check((maker, reader))
+            if maker is None:
+                break
+            answer = self.legality.check((maker, self.pool.parts[min(readers)]))
             if isinstance(answer, Decision):
                 return answer
             self.pool.merge(answer.parts)
-            self._paths = {}
         return None
 
-    def cut(self, producers: Iterable[int], consumers: Iterable[int]) -> bool:
-        """Takes two sets of atoms apart wherever they share a group.
-
-        Returns: whether that changed anything: atoms of one kernel that cannot be told apart by
-        what depends on what stay together, and so do halves that no order of kernels has room for.
-        """
+    def cut(self, producers: Iterable[int], consumers: Iterable[int]) -> str | None:
+        """Takes two sets of atoms apart wherever they share a group; answers why that cannot be."""
         above, below = set(producers), set(consumers)
-        new: list[Form] = []
-        for key in {h for k in below for h in self.pool.homes[k]}:
+        refused = self.change(lambda: self._cut(above, below))
+        return refused.sentence if isinstance(refused, Decision) else refused
+
+    def _cut(self, above: set[int], below: set[int]) -> str | None:
+        apart = False
+        for key in sorted({h for k in below for h in self.pool.homes[k]}):
             part = self.pool.parts[key]
             if above.isdisjoint(part.atoms):
                 continue
@@ -156,8 +203,11 @@ class Draft:
             lower |= self._apart(part, above, lower)
             upper = tuple(k for k in part.atoms if k not in lower)
             if upper and not above.isdisjoint(upper):
-                new += self._halves(part, upper, tuple(sorted(lower)))
-        return bool(new) and self._regroup(new)
+                self.pool.exchange([key], self._halves(part, upper, tuple(sorted(lower))))
+                apart = True
+        if not apart:
+            return ENTWINED
+        return None if self.pool.has_order else CIRCLE
 
     def _below(self, part: Part, atoms: set[int]) -> set[int]:
         """These atoms of a group, and those of it that depend on them."""
@@ -188,39 +238,28 @@ class Draft:
 
     def _halves(self, part: Part, upper: tuple[int, ...], lower: tuple[int, ...]) -> list[Form]:
         """The two groups, without what either computed for the other alone."""
+        pool = self.pool
         read = {self.index.maker.get(n, -1) for k in lower for n in self.index.atoms[k].reads}
-
-        def owns(k: int) -> bool:
-            return self.pool.owner[k] == part.key or (self.pool.owner[k] < 0 and k in read)
-
-        halves = [(half, tuple(k for k in half if owns(k))) for half in (upper, lower)]
-        return [(atoms, owned) for atoms, owned in halves if owned]
-
-    def _regroup(self, groups: Sequence[Form]) -> bool:
-        """Replaces groups; all stay as they were where an order or a kernel would be missing."""
-        old = {h for atoms, _ in groups for k in atoms for h in self.pool.homes[k]}
-        before = [self.pool.form(self.pool.parts[key]) for key in old]
-        self._paths = {}
-        if self.pool.regroup(groups) and self._can_be_made(groups):
-            return True
-        self.pool.regroup(before)
-        return False
-
-    def _can_be_made(self, groups: Sequence[Form]) -> bool:
-        homes = (self.pool.parts[h] for atoms, _ in groups for h in self.pool.homes[atoms[-1]])
-        prices = (self.evaluator.price(p.atoms, self.pool.stores(p)) for p in homes)
-        return not any(isinstance(found, Unfusable) for found in prices)
+        orphans = {k for k in upper if pool.owner[k] < 0 and k in read}
+        forms = [
+            (half, tuple(k for k in half if pool.owner[k] == part.key or k in orphans))
+            for half in (upper, lower)
+        ]
+        return [(atoms, owned) for atoms, owned in forms if owned]
 
     # -------------------------------------------------------------- figures
 
     def price(self, part: Part) -> Priced:
         """What a group costs and needs."""
+        priced = self._priced(part)
+        assert not isinstance(priced, Unfusable), f"{part.atoms}: {priced}"
+        return priced
+
+    def _priced(self, part: Part) -> Priced | Unfusable:
         stored = self.pool.stores(part)
         found = self._prices.get(part.key)
         if found is None or found[0] != stored:
-            priced = self.evaluator.price(part.atoms, stored)
-            assert not isinstance(priced, Unfusable), f"{part.atoms}: {priced}"
-            found = self._prices[part.key] = (stored, priced)
+            found = self._prices[part.key] = stored, self.evaluator.price(part.atoms, stored)
         return found[1]
 
     def group(self, part: Part) -> Group:

@@ -8,7 +8,9 @@ Must not know prices.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from typing import Any
 
 from .index import Index
 from .order import near_graph_order
@@ -17,6 +19,9 @@ from .pool import Part, Pool, bits
 Form = tuple[tuple[int, ...], tuple[int, ...]]
 """A group: its atoms, and those of them that it owns."""
 Grouping = tuple[Form, ...]
+Mark = Mapping[str, Any]
+_CHANGING = ("parts", "owner", "homes", "touched", "_order", "_place", "_sources", "_stores")
+"""What changes with the groups; all else is known of a group by its key, and no key comes twice."""
 
 
 class DraftPool(Pool):
@@ -90,6 +95,7 @@ class DraftPool(Pool):
                 self.touched |= self.homes[near]
         for key in self.touched:
             self._sources.pop(key, None)
+            self._stores.pop(key, None)
 
     # -------------------------------------------------------------- what lies between
 
@@ -128,28 +134,44 @@ class DraftPool(Pool):
         self._moved(made.atoms)
         return made
 
-    def regroup(self, groups: Sequence[Form]) -> bool:
-        """Puts groups in the place of parts that hold one of their atoms; False: in a circle."""
-        taken = {k for atoms, _ in groups for k in atoms}
-        gone = {home for k in taken for home in self.homes[k]}
-        computed_again = any(self.parts[key].clones for key in gone)
+    def exchange(self, gone: Iterable[int], groups: Sequence[Form]) -> None:
+        """Puts groups in the place of the parts of these keys, and of no other part.
+
+        Whether the groups can still run one after the other is `has_order`.
+        """
+        taken: set[int] = set()
         for key in gone:
-            del self.parts[key]
-        for k in taken:
-            self.homes[k] -= gone
-            if self.owner[k] in gone:
-                self.owner[k] = -1
+            part = self.parts.pop(key)
+            taken.update(part.atoms)
+            for k in part.atoms:
+                self.homes[k] = self.homes[k] - {key}
+                if self.owner[k] == key:
+                    self.owner[k] = -1
         for atoms, owned in groups:
             mask = sum(1 << k for k in owned)
-            clones = sum(1 << k for k in atoms) & ~mask
             key = self._take_key()
-            self.parts[key] = Part(key, atoms, mask, 0, 0, clones)
-            computed_again = computed_again or bool(clones)
+            self.parts[key] = Part(
+                key, atoms, mask, 0, 0, clones=sum(1 << k for k in atoms) & ~mask
+            )
+            taken.update(atoms)
             for k in atoms:
-                self.homes[k].add(key)
+                self.homes[k] = self.homes[k] | {key}
             for k in owned:
                 self.owner[k] = key
-        if computed_again:
-            self._stores.clear()  # what is computed again need not be stored elsewhere
         self._moved(taken)
+
+    @property
+    def has_order(self) -> bool:
+        """Whether no groups wait for each other in a circle."""
         return len(self.ordered) == len(self.parts)
+
+    # -------------------------------------------------------------- back to what was
+
+    def mark(self) -> Mark:
+        """What `back` needs to make the groups those of now again."""
+        return {name: copy(getattr(self, name)) for name in _CHANGING}
+
+    def back(self, mark: Mark) -> None:
+        """The groups of a mark, the same objects under the same keys."""
+        for name, kept in mark.items():
+            setattr(self, name, copy(kept))

@@ -223,13 +223,7 @@ class Legality:
         stored = self.pool.stored(atoms, replaced)
         priced = self.evaluator.price(atoms, stored)
         if isinstance(priced, Unfusable):
-            return decide(
-                priced.code,
-                *_sized(priced),
-                producer=self.label(parts[0]),
-                consumer=self.label(parts[-1]),
-                detail=priced.detail,
-            )
+            return refusal(priced, self.label(parts[0]), self.label(parts[-1]))
         refused = None if priced.need is None else self._limits(priced.need)
         if refused is not None:
             return refused.with_fused(if_fused(priced))
@@ -247,6 +241,13 @@ class Legality:
             evidence = Evidence("shared memory of a block", needs.shared_bytes, "bytes", block)
             return decide("pressure-shared-memory", evidence, value=needs.shared_bytes, bound=block)
         return None
+
+
+def refusal(found: Unfusable, producer: str, consumer: str) -> Decision:
+    """Why two nodes cannot be of one kernel, as the attempt to make it said."""
+    return decide(
+        found.code, *_sized(found), producer=producer, consumer=consumer, detail=found.detail
+    )
 
 
 def _sized(refused: Unfusable) -> tuple[Evidence, ...]:
