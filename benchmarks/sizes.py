@@ -3,8 +3,9 @@
     python benchmarks/sizes.py [--seconds 0.1] [--out FOLDER]
 
 writes results/checks/sizes-CARD.json, which docs/generate.py draws.
-Each point is judged against float64 and timed in a CUDA graph, so that launches do not hide what
-the kernels take. Kernels are compiled beforehand by as many processes as there are cores.
+Each point is judged against float64 and timed in a CUDA graph of RECORDED calls, so that neither
+launches nor what a replay does once (new seeds, for one) hide what the kernels take.
+Kernels are compiled beforehand by as many processes as there are cores.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ DTYPES = ("bf16", "f16", "f32")
 WIDTHS = (768, 1600, 2560, 5120, 14336)
 ROWS = (1, 64, 4096, 65536)
 OURS = f"{variants.OURS}+graph"
+RECORDED = 8
 LARGE = 16 << 20
 """Bytes of all operands and results above which a kernel is judged by its floor."""
 CLIFF = 1.5
@@ -85,7 +87,7 @@ def run(folder: Path, seconds: float) -> int:
     jobs = max(1, (os.cpu_count() or 1) - 2)
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         list(pool.map(build, points(), chunksize=1))
-    options = engine.Options("cuda", rounds=7, seconds=seconds, against=(OURS,))
+    options = engine.Options("cuda", rounds=7, seconds=seconds, against=(OURS,), recorded=RECORDED)
     bandwidth = timing.copy_bandwidth("cuda")
     found = []
     for point in points():
@@ -94,7 +96,7 @@ def run(folder: Path, seconds: float) -> int:
     card = card_name("cuda")
     report = {
         "card": card, "versions": engine.versions(), "date": date.today().isoformat(),
-        "copy_bandwidth": bandwidth, "points": found,
+        "copy_bandwidth": bandwidth, "recorded": RECORDED, "points": found,
     }  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"sizes-{card.split()[-1].lower()}.json"

@@ -126,7 +126,7 @@ def test_a_short_call_is_repeated_and_a_short_budget_keeps_three_rounds() -> Non
 def test_median_and_quartiles() -> None:
     samples = timing.Samples((5.0, 1.0, 2.0, 3.0, 4.0), 1)
     assert samples.median == 3.0
-    assert samples.quartiles == (2.0, 4.0)
+    assert samples.quartiles == (2.0, 3.0, 4.0)
 
 
 def script() -> ModuleType:

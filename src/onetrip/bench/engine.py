@@ -44,6 +44,7 @@ class Options:
         rounds: most rounds of a row.
         seconds: about how long the rounds of a row may take together.
         against: names of the rivals to measure; empty for all.
+        recorded: calls in one CUDA graph, whose time is divided by them.
         backend: what stands for onetrip, for tests of this bench.
     """
 
@@ -54,6 +55,7 @@ class Options:
     rounds: int = 21
     seconds: float = 3.0
     against: tuple[str, ...] = ()
+    recorded: int = 1
     backend: str = variants.OURS
 
 
@@ -135,7 +137,7 @@ def run_row(
     for variant in variants.on_device(options.device, options.backend, options.against):
         tell(f"preparing {variant.name}")
         own = row.work(options.device, size, dtype) if work.writes else work
-        prepared[variant.name] = prepare(variant, own, reference, row.random, options.device)
+        prepared[variant.name] = prepare(variant, own, reference, row.random, options)
     calls = {name: p.call for name, p in prepared.items() if p.call is not None}
     tell(f"timing {len(calls)} variants")
     samples = timing.interleaved(
@@ -168,18 +170,20 @@ class Reference:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A rival ready to be timed, or why it is not."""
+    """A rival ready to be timed, or why it is not; `call` does its work `times` times."""
 
     call: timing.Call | None
     verdict: accuracy.Verdict
+    times: int = 1
     first_call_s: float | None = None
     peak_bytes: int | None = None
 
 
 def prepare(
-    variant: variants.Variant, work: Work, reference: Reference, random: bool, device: str
+    variant: variants.Variant, work: Work, reference: Reference, random: bool, options: Options
 ) -> Prepared:
     """Build a rival, run it once, judge what it computed, and leave it warm."""
+    device, times = options.device, options.recorded if variant.graph else 1
     try:
         with torch._dynamo.config.patch(recompile_limit=64):
             call = variants.call_of(variants.compiled(variant, work))
@@ -191,7 +195,7 @@ def prepare(
             verdict = _judged(work, first, reference, random)
             del first
             if variant.graph:
-                call = timing.captured(call)
+                call = timing.captured(call, times)
                 if not work.writes:
                     verdict = _judged(work, call(), reference, random)
             peak = _peak(call, device)
@@ -202,7 +206,7 @@ def prepare(
         _release(device)
         message = " ".join(f"{type(error).__name__}: {error}".split())
         return Prepared(None, accuracy.Verdict(False, note=message[:400]))
-    return Prepared(call, verdict, seconds, peak)
+    return Prepared(call, verdict, times, seconds, peak)
 
 
 def _judged(work: Work, returned: object, reference: Reference, random: bool) -> accuracy.Verdict:
@@ -268,16 +272,16 @@ def _result(
     verdict = prepared.verdict
     if samples is None:
         return VariantResult(status="failed", note=verdict.note)
-    low, high = samples.quartiles
+    low, middle, high = (us / prepared.times for us in samples.quartiles)
     return VariantResult(
         status="ok" if verdict.ok else "wrong",
-        median_us=samples.median,
+        median_us=middle,
         low_us=low,
         high_us=high,
         rounds=len(samples.us),
         first_call_s=prepared.first_call_s,
         peak_bytes=prepared.peak_bytes,
-        times_floor=samples.median / floor if floor else None,
+        times_floor=middle / floor if floor else None,
         worst_ulp=verdict.worst_ulp,
         eager_ulp=verdict.eager_ulp,
         note=verdict.note,

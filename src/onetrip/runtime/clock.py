@@ -59,11 +59,11 @@ class Samples:
         return statistics.median(self.us)
 
     @property
-    def quartiles(self) -> tuple[float, float]:
-        """A quarter of the rounds lies below the first figure, a quarter above the second."""
+    def quartiles(self) -> tuple[float, float, float]:
+        """A quarter of the rounds lies below the first figure, half of them below the second."""
         ordered = sorted(self.us)
         last = len(ordered) - 1
-        return ordered[round(last * 0.25)], ordered[round(last * 0.75)]
+        return ordered[round(last * 0.25)], self.median, ordered[round(last * 0.75)]
 
 
 def calls_per_sample(us: float) -> int:
