@@ -18,6 +18,8 @@ pytest.importorskip("triton")
 
 import onetrip
 from onetrip.api import resources
+from onetrip.api.devices import interpreted
+from onetrip.api.pipeline import schedule_groups
 from onetrip.api.plans import analyze_model
 from onetrip.base.errors import ToolchainError
 from onetrip.base.options import Options
@@ -154,3 +156,19 @@ def test_a_second_process_with_a_warm_cache_explains_the_same(tmp_path: Path) ->
         texts.append(run.stdout)
     assert texts[0] == texts[1]
     assert "compute-bound" in texts[0] or "FLOP a byte" in texts[0]
+
+
+def test_long_rows_of_random_numbers_are_held_to_what_lets_two_programs_run(cache: Path) -> None:
+    """14,336 elements in 8 warps: a little more than half of the register file, when free."""
+
+    def dropped(x: Tensor, b: Tensor, g: Tensor, h: Tensor) -> Tensor:
+        return F.layer_norm(F.dropout(x + b, 0.1), (14336,), g, h)
+
+    args = tuple(torch.empty(s, device="meta") for s in ((4096, 14336), *((14336,),) * 3))
+    options = Options(cache_dir=str(cache))
+    (found,) = analyze_model(dropped, args, None, H200, options, training=False)
+    (group,) = [g for g in found.plan.groups if g.generated]
+    kernels = schedule_groups(found.plan, H200, interpreted(), options)[group.name]
+    (made,) = resources.assembled([kernels], H200, options)
+    assert made is not None
+    assert (made.registers, made.spill_bytes) == (128, 0)

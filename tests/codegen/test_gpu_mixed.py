@@ -176,6 +176,30 @@ def test_loads_go_ahead_of_the_walk() -> None:
     assert f"num_stages={first.stages}" in emit(first, "nvidia").text
 
 
+def test_where_registers_are_short_each_step_loads_what_all_share() -> None:
+    """Short rows keep the weight in registers; long ones would spill for it."""
+    short, long = (made(norm_backward(4096, n)).kernels[0] for n in (4096, 14336))
+    assert not short.reload and long.reload
+    for kernel in (short, long):
+        before, walk = emit(kernel, "nvidia").text.split("for r0_run")
+        assert ("tl.load(w + " in walk) == kernel.reload
+        assert ("tl.load(w + " in before) != kernel.reload
+    held = dataclasses.replace(long, reload=False)
+    found = [assemble(emit(k, "nvidia"), load("h200")) for k in (long, held)]
+    assert found[0].spill_bytes < found[1].spill_bytes / 4
+
+
+@pytest.mark.parametrize("name", ["norm 67 x 31", "softmax in parts", "sums 127 x 257"])
+def test_steps_that_load_what_all_share_make_the_same(name: str) -> None:
+    case = CASES[name]
+    arrays = case.inputs()
+    plan = cases.plan(case)
+    kernels = tuple(dataclasses.replace(k, reload=True) for k in plan.kernels)
+    again = cases.run_triton(dataclasses.replace(plan, kernels=kernels), arrays)
+    for result, value in cases.run_triton(plan, arrays).items():
+        np.testing.assert_array_equal(again[result], value, result)
+
+
 def test_equal_accumulators_are_one() -> None:
     """The sum of all is that of the columns' sums: both walk with one accumulator."""
     i, j = Var("r0", 512), Var("r1", 256)

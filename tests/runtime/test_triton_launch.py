@@ -116,3 +116,37 @@ def test_a_parse_disturbed_by_another_thread_is_tried_again(
     monkeypatch.setattr(triton_build, "PARSE_ATTEMPTS", 2)
     with pytest.raises(ToolchainError, match="recursion depth"):
         triton_build.compiled(None, module, None)
+
+
+class Built:
+    """What Triton made: so many registers, so many spilled."""
+
+    def __init__(self, n_regs: int, n_spills: int) -> None:
+        self.n_regs, self.n_spills = n_regs, n_spills
+
+    def _init_handles(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("resident", "registers", "spills", "expected"),
+    [
+        (1, 172, 0, 172),  # one program is enough
+        (2, 128, 0, 128),  # two fit
+        (2, 172, 0, 128),  # two fit with fewer, without a spill
+        (2, 172, 2, 172),  # with fewer it would spill
+        (2, 240, 0, 240),  # too far to try
+    ],
+)
+def test_a_kernel_is_built_with_fewer_registers_where_a_second_program_then_fits(
+    monkeypatch: pytest.MonkeyPatch, resident: int, registers: int, spills: int, expected: int
+) -> None:
+    def compiled(_: Any, module: Any, target: Any, fewer: int | None = None) -> Built:
+        del module, target
+        return Built(registers, 0) if fewer is None else Built(fewer, spills)
+
+    monkeypatch.setattr(triton_build, "compiled", compiled)
+    monkeypatch.setattr(triton_build, "source_of", lambda *_, **__: None)
+    monkeypatch.setattr(triton_build, "_register_file", lambda: 1 << 16)
+    launch = TritonLaunch(replace(FIXED, warps=8, resident=resident))
+    assert launch._compile(True, (), False).n_regs == expected

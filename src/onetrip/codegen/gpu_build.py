@@ -57,7 +57,8 @@ class Tiling:
     """Lanes of every axis (1: a plain loop), warps and the name of the schedule family.
 
     `together` are neighbours along a walked axis that one thread holds: a reduction that is dear
-    to join folds them first. `stages` are the tiles of a walk in flight, that in work counted.
+    to join folds them first. `stages` are the tiles of a walk in flight, that in work counted;
+    `reload` and `resident` are those of a kernel.
     """
 
     lanes: dict[Var, int]
@@ -65,6 +66,8 @@ class Tiling:
     family: str
     together: dict[Var, int] = field(default_factory=dict)
     stages: int = 1
+    reload: bool = False
+    resident: int = 1
 
 
 @dataclass
@@ -83,8 +86,9 @@ def build(nest: Nest, tiling: Tiling, name: str, facts: Facts) -> Kernel:
         Unsupported: a walked reduction inside another reduction, or a scan that two walks read.
     """
     body, sizes = _Builder(nest, tiling).body(), sizes_of(nest)
-    how = (tiling.family, tiling.warps, tiling.stages)
-    return Kernel(name, nest.buffers, body, sizes, *how, facts)
+    t = tiling
+    how = (t.family, t.warps, t.stages, facts, False, t.reload, t.resident)
+    return Kernel(name, nest.buffers, body, sizes, *how)
 
 
 class _Builder:

@@ -44,7 +44,7 @@ def tiling_of(nest: Nest, tiled: Tiled, walked: tuple[Var, ...]) -> Tiling:
             lanes[a] = cover(a.extent)
     if walked[-1].extent != 1:
         lanes[walked[-1]] = tiled.rows
-    return Tiling(lanes, tiled.warps, "mixed", stages=tiled.stages)
+    return Tiling(lanes, tiled.warps, "mixed", stages=tiled.stages, reload=tiled.reload)
 
 
 def in_parts(nest: Nest, tiled: Tiled, stem: str) -> tuple[Nest, Tiling, Pieces]:

@@ -51,6 +51,8 @@ from .gpu_split import (
 from .scan_order import forward_scans
 from .scheduled import Scheduled
 
+MANY_WARPS = 8
+"""Warps of a program that needs a second one beside it: none of its own work while one waits."""
 LEAST_WIDE = 16
 """Columns of a program that reads whole sectors of each of its rows."""
 STATE_WORDS = 64
@@ -187,7 +189,8 @@ def _rows(nest: Nest, contiguous: set[Var], target: Target) -> Tiling:
         rows = _rows_together(space, whole, target)
         lanes |= {a: rows if space and a is space[-1] else 1 for a in space}
         found = rows_of(nest, row, rows, rows * whole)
-        return Tiling(lanes, held_warps(nest, found, target), "row")
+        warps = held_warps(nest, found, target)
+        return Tiling(lanes, warps, "row", resident=2 if warps >= MANY_WARPS else 1)
     width = max((e.dtype.itemsize for e in nest.loads), default=4)
     budget = WALK
     if _goes_again(nest):

@@ -39,6 +39,7 @@ class TritonText:
         constants: compile-time arguments after the others: none, or INDEX, an index type.
         limits: what index arithmetic must be able to hold, where it depends on sizes.
         sizes: the symbols passed, in order.
+        resident: programs that one multiprocessor shall hold, where the registers come near.
     """
 
     text: str
@@ -51,6 +52,7 @@ class TritonText:
     limits: tuple[Dim, ...] = ()
     sizes: tuple[Size, ...] = ()
     dialect: str = "nvidia"
+    resident: int = 1
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,7 @@ def emit(kernel: Kernel, dialect: str) -> TritonText:
         own.limits,
         kernel.sizes,
         dialect,
+        kernel.resident,
     )
 
 
@@ -137,6 +140,7 @@ class _Emitter:
             uses=count_uses(_roots(kernel)),
             index=index,
             threads=32 * kernel.warps,
+            reload=kernel.reload,
         )
         self.scopes = self.values.scopes
         for b in kernel.buffers:
@@ -241,7 +245,7 @@ class _Emitter:
         walk = f"range({', '.join(bounds)})"
         if self.kernel.stages > 1:
             walk = f"tl.range({', '.join(bounds)}, num_stages={self.kernel.stages})"
-        with self.scopes.inside(f"for {step} in {walk}:"):
+        with self.scopes.inside(f"for {step} in {walk}:"), v.walking():
             if bare:
                 v.axis[loop.axis] = step
                 self.scopes.bind(loop.axis)
@@ -296,7 +300,7 @@ class _Emitter:
             v.locals[let.name] = (text, needs)
             return
         if not text.isidentifier():
-            level = self.scopes.depth if needs.resources else self.scopes.level(needs.symbols)
+            level = v.level_of(needs)
             text = v.name(let.value, text, level, needs, let.name)
         # What it was made from may change from here on; it does not.
         self.scopes.bind(text)

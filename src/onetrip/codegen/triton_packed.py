@@ -58,6 +58,7 @@ def _emit_packed(packed: Packed, dialect: str) -> TritonText:
         max(k.stages for k in packed.parts),
         (ALIGNED,),
         dialect=dialect,
+        resident=max(k.resident for k in packed.parts),
     )
 
 

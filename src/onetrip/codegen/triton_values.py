@@ -6,7 +6,8 @@ not vary, so operands broadcast without any further word. Knows nothing of state
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ..base.dtype import bf16, f32, i32
@@ -79,6 +80,7 @@ class Values:
         uses: how many expressions and statements use one.
         index: the Triton type of index arithmetic.
         threads: of a program.
+        reload: each step of a loop makes the tiles that all steps share.
     """
 
     buffers: dict[str, Buffer]
@@ -87,6 +89,7 @@ class Values:
     uses: dict[Expr, int]
     index: str = "tl.int32"
     threads: int = 128
+    reload: bool = False
     scopes: Scopes = field(default_factory=Scopes)
     axis: dict[Sym, str] = field(default_factory=dict)
     quarter: dict[Var, str] = field(default_factory=dict)
@@ -94,6 +97,7 @@ class Values:
     locals: dict[str, tuple[str, Needs]] = field(default_factory=dict)
     functions: dict[str, str] = field(default_factory=dict)
     _needs: dict[Expr, Needs] = field(default_factory=dict)
+    _walk: int = 0
 
     # What a value depends on
 
@@ -129,8 +133,20 @@ class Values:
                 own |= Needs(frozenset({a}), tiles=tile)
         return own
 
-    def _level(self, needs: Needs) -> int:
-        return self.scopes.depth if needs.resources else self.scopes.level(needs.symbols)
+    def level_of(self, needs: Needs) -> int:
+        """The scope in which a value with these dependences is bound."""
+        if needs.resources:
+            return self.scopes.depth
+        return max(self.scopes.level(needs.symbols), self._walk if needs.tiles else 0)
+
+    @contextmanager
+    def walking(self) -> Iterator[None]:
+        """The body of a loop, which the innermost scope is."""
+        before = self._walk
+        if self.reload and not before:
+            self._walk = self.scopes.depth
+        yield
+        self._walk = before
 
     def shape(self, tiles: Iterable[Var]) -> str:
         """The shape of a tensor that varies over these tile axes."""
@@ -159,7 +175,7 @@ class Values:
         if found is not None:
             return found
         needs = self.needs(e)
-        level = self._level(needs)
+        level = self.level_of(needs)
         text = self._build(e, level)
         if text.isidentifier():
             self.scopes.note(e, text, level, needs.resources)
@@ -283,7 +299,7 @@ class Values:
         if found is not None:
             return found
         needs = self.dim_needs(d)
-        level = self._level(needs)
+        level = self.level_of(needs)
         text = self._arithmetic(d, level)
         if needs.tiles or level < at:
             wish = "offset" if needs.tiles else "base"

@@ -31,6 +31,8 @@ EACH = 16
 MOST_WARPS = 16
 WORDS = 96
 """Words of loaded and summed values beyond which a thread spills, and half the warps no more."""
+OWN = 44
+"""Registers of a thread beside those of elements."""
 RESIDENT = 16
 """Warps on each multiprocessor that the parts make: more would write more partial sums."""
 FEW = 3
@@ -57,6 +59,7 @@ class Tiled:
         parts: programs for each point of the space.
         steps: tiles of a part, one after the other.
         stages: tiles of a part on chip, that in work counted; staged: bytes of the others.
+        reload: each step loads what all steps share: registers have no room for it.
     """
 
     walk: Walk
@@ -67,6 +70,7 @@ class Tiled:
     steps: int
     stages: int
     staged: int
+    reload: bool = False
 
     @property
     def waits(self) -> int:
@@ -164,22 +168,33 @@ def _on_multiprocessors(walk: Walk, nest: Nest, target: Target, hints: Hints) ->
     sums = sum(len(r.lift) for r in walk.columns)
     values = len(_streams(nest, walk)) + sums
     held = sums + sum(not e.free.isdisjoint(walk.held) for e in _streams(nest, walk))
-    resident = RESIDENT * (2 if values <= FEW else 1)
-    parts = _parts(length, rows, max(1, resident // warps), points, target)
+    resident = max(1, RESIDENT * (2 if values <= FEW else 1) // warps)
+    parts = _parts(length, rows, resident, points, target)
     steps = max(1, -(-number(length, hints) // (rows * parts)))
-    tile = rows * _streamed(nest, walk, lanes)
-    room = target.shared_per_multiprocessor // max(1, resident // warps)
-    stages = min(AHEAD, 1 + room // max(1, tile), steps)
     if warps == MOST_WARPS and rows * lanes * held > WORDS * warps * 32:
         warps //= 2
-    return Tiled(walk, rows, lanes, warps, parts, steps, stages, tile * (stages - 1))
+    own = target.registers_per_multiprocessor // (warps * 32)
+    free = min(own, target.registers_per_thread) - OWN
+    reload = rows * lanes // (warps * 32) * _words(nest, walk) > free
+    tile = rows * _step_bytes(nest, walk, lanes, reload)
+    stages = min(AHEAD, 1 + target.shared_per_multiprocessor // resident // max(1, tile), steps)
+    staged = tile * (stages - 1)
+    return Tiled(walk, rows, lanes, warps, parts, steps, stages, staged, reload)
 
 
-def _streamed(nest: Nest, walk: Walk, lanes: int) -> int:
-    """Bytes that the walk loads for each row."""
+def _words(nest: Nest, walk: Walk) -> float:
+    """Registers of an element: of its sums, of what a step loads, of what all steps share."""
+    sums = sum(len(r.lift) for r in walk.columns)
+    loads = [e for e in nest.loads if not e.free.isdisjoint(walk.held)]
+    return sums + sum(1 if e.free.isdisjoint(walk.walked) else e.dtype.itemsize / 4 for e in loads)
+
+
+def _step_bytes(nest: Nest, walk: Walk, lanes: int, reload: bool) -> int:
+    """Bytes that the walk loads for each row; with what all steps share where it is loaded anew."""
+    shared = [e for e in nest.loads if e.free.isdisjoint(walk.walked)] if reload else []
     return sum(
         e.dtype.itemsize * (1 if e.free.isdisjoint(walk.held) else lanes)
-        for e in _streams(nest, walk)
+        for e in [*_streams(nest, walk), *shared]
     )
 
 

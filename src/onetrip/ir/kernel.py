@@ -131,6 +131,9 @@ class Kernel:
         warps, stages: launch parameters of a GPU; ignored on a CPU.
         backwards: a GPU begins with the last program: what the kernel before it touched last is
             still in the cache.
+        reload: each step of a serial loop loads the tiles that all steps share: registers of a
+            GPU are short.
+        resident: programs that one multiprocessor shall hold, where the registers come near.
     """
 
     name: str
@@ -142,6 +145,8 @@ class Kernel:
     stages: int = 1
     facts: Facts = field(default_factory=Facts)
     backwards: bool = False
+    reload: bool = False
+    resident: int = 1
 
 
 @dataclass(frozen=True)

@@ -184,6 +184,7 @@ def _store(out: Listing, w: Writer, s: Store) -> None:
 
 def _kernel(out: Listing, k: Kernel, comments: bool) -> None:
     launch = f"{k.family} warps {k.warps} stages {k.stages}{' backwards' * k.backwards}"
+    launch += f"{' reload' * k.reload}{f' resident {k.resident}' * (k.resident > 1)}"
     out.add(f"kernel {name_text(k.name)} {launch} {{", k)
     out.depth = 1
     if comments:

@@ -22,7 +22,14 @@ from ..base.errors import CacheError, ToolchainError
 from ..base.knobs import JOBS
 from ..cost.occupancy import Assembled
 from .cache import Cache, content_key
-from .triton_build import TritonModule, body_of, compiled, imported, source_of
+from .triton_build import (
+    TritonModule,
+    body_of,
+    compiled,
+    fewer_registers,
+    imported,
+    source_of,
+)  # fmt: skip
 
 
 class Chip(Protocol):
@@ -43,6 +50,11 @@ class Chip(Protocol):
         """Most registers of a thread."""
         ...
 
+    @property
+    def registers_per_multiprocessor(self) -> int:
+        """Those of its register file."""
+        ...
+
 
 OWN_REGISTERS = {"sm_": 255, "gfx": 512}
 """Most registers of a thread, by the beginning of the architecture's name."""
@@ -56,8 +68,9 @@ def assemble(module: TritonModule, target: Chip, cache: Cache | None = None) -> 
     """
     store = cache or Cache()
     version = str(triton.__version__)
-    settings = f"{target.arch} {module.warps} {module.stages} {register_cap(target)}"
-    key = content_key(["triton-resources", version, settings, body_of(module.text)])
+    launch = f"{module.warps} {module.stages} {module.resident}"
+    chip = f"{target.arch} {register_cap(target)} {target.registers_per_multiprocessor}"
+    key = content_key(["triton-resources", version, launch, chip, body_of(module.text)])
     known = store.get_json(key, Assembled)
     if known is None:
         known = _assembled(module, target, store)
@@ -129,7 +142,17 @@ def _assembled(module: TritonModule, target: Chip, cache: Cache) -> Assembled:
     function = imported(module, cache)
     whole = [True] * len(module.sizes)
     source = source_of(function, module, aligned=True, whole=whole, wide=False)
-    kernel = compiled(source, module, gpu_target(target), register_cap(target))
+    found = _resources(source, module, target, register_cap(target))
+    fewer = fewer_registers(module, found.registers, target.registers_per_multiprocessor)
+    if fewer is not None:
+        narrow = _resources(source, module, target, fewer)
+        if not narrow.spill_bytes:
+            return narrow
+    return found
+
+
+def _resources(source: Any, module: TritonModule, target: Chip, most: int | None) -> Assembled:
+    kernel = compiled(source, module, gpu_target(target), most)
     shared = int(kernel.metadata.shared)
     if target.arch.startswith("gfx"):
         return _amd(str(kernel.asm["amdgcn"]), shared)

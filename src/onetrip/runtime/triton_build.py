@@ -28,6 +28,12 @@ from .triton_interpreted import whole_blocks
 INDEX_LIMIT = (1 << 31) - (1 << 20)
 ALIGNED = 16
 PARSE_ATTEMPTS = 4
+LANES = 32
+"""Threads of a warp."""
+STEP = 8
+"""Registers of a thread are given out in as many."""
+NEAR = 1.4
+"""Times the registers that there is room for, which an assembler can do without."""
 _lock = threading.RLock()
 _modules: dict[str, Any] = {}
 
@@ -82,7 +88,12 @@ class TritonModule(Protocol):
 
     @property
     def dialect(self) -> str:
-        """`nvidia`, `amd` or `interpreter`."""
+        """`nvidia`, `nvidia89`, `amd` or `interpreter`."""
+        ...
+
+    @property
+    def resident(self) -> int:
+        """Programs that one multiprocessor shall hold, where the registers come near."""
         ...
 
 
@@ -286,6 +297,12 @@ class TritonLaunch:
         source = source_of(self._function, self.module, aligned=aligned, whole=whole, wide=wide)
         kernel = compiled(source, self.module, None)
         kernel._init_handles()
+        fewer = fewer_registers(self.module, kernel.n_regs, _register_file())
+        if fewer is not None:
+            narrow = compiled(source, self.module, None, fewer)
+            narrow._init_handles()
+            if not narrow.n_spills:
+                return narrow
         return kernel
 
     def resources(self, device: int = 0) -> tuple[int, int, int] | None:
@@ -293,6 +310,26 @@ class TritonLaunch:
         for kernel in self._variants.values():
             return kernel.n_regs, kernel.n_spills, kernel.metadata.shared
         return None
+
+
+def _register_file() -> int:
+    """Registers of one multiprocessor of the current device, which one program may have all."""
+    active = triton.runtime.driver.active
+    return int(active.utils.get_device_properties(active.get_current_device())["max_num_regs"])
+
+
+def fewer_registers(module: TritonModule, registers: int, file: int) -> int | None:
+    """The registers of a thread with which as many programs as wanted fit a multiprocessor; None
+    where they fit anyway, or are too far from it to try.
+
+    Args:
+        registers: of a thread, as the assembler chose.
+        file: registers of a multiprocessor.
+    """
+    if module.resident == 1 or not module.dialect.startswith("nvidia"):
+        return None
+    room = file // (module.resident * module.warps * LANES) // STEP * STEP
+    return room if room < registers <= NEAR * room else None
 
 
 def current_stream(device: int) -> int:
