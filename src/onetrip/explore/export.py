@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from importlib.resources import files
 from typing import Any
 
 from ..base.files import File
+from ..report.keys import Call
 from . import shown, source, timeline
 from .boards import MINE, PRESETS
+from .redact import Names
 from .session import Session
 
 _STATIC = files("onetrip.explore") / "static"
 _SCRIPT = re.compile(r'<script src="/static/([\w.-]+)"( defer)?></script>')
 _STYLE = re.compile(r'<link rel="stylesheet" href="/static/([\w.-]+)">')
-_PATH_OF_CALL = re.compile(r"(?<![\w.*])[\w*]+(?:\.[\w*]+)*(?=:\w)")
 MOST_SOURCES = 60
 """Kernels whose source is put into the file, the dearest first."""
-HIDDEN = "hidden"
 FILE = File("the page", "HTML that the explorer wrote", "export it again")
 
 
@@ -30,7 +31,8 @@ def page(session: Session, *, redact: bool = False) -> str:
     """The HTML of the file.
 
     Args:
-        redact: leave out source lines, module names and generated text.
+        redact: leave out source lines, names of modules and of the user's operators, and
+            generated text.
     """
     html = (_STATIC / "index.html").read_text(encoding="utf-8")
     data = json.dumps(_data(session, redact), separators=(",", ":")).replace("</", "<\\/")
@@ -54,10 +56,17 @@ def _data(session: Session, redact: bool) -> dict[str, Any]:
         states[name] = _state(aside, redact)
     if session.state.preset == MINE:
         states[MINE] = _state(session, redact)
-    names: dict[str, str] = {}
-    if redact:
-        states = {name: _redacted(found, names) for name, found in states.items()}
-    return {"shown": session.state.preset, "states": states}
+    shown_states: dict[str, Any] = {"shown": session.state.preset, "states": states}
+    return Names(_calls(session)).redacted(shown_states) if redact else shown_states
+
+
+def _calls(session: Session) -> Iterator[Call]:
+    """The calls of every graph, and of all alternatives of theirs."""
+    for preset in PRESETS:
+        for planned in session.boards.workshop.plan(
+            session.place.size, session.place.target, preset
+        ).planned:
+            yield from planned.keys.calls
 
 
 def _state(session: Session, redact: bool) -> dict[str, Any]:
@@ -73,41 +82,3 @@ def _state(session: Session, redact: bool) -> dict[str, Any]:
         "kernels": {} if redact else {n: source.kernel(session, parts[n]) for n in dearest},
         "memory": timeline.memory(session),
     }
-
-
-def _redacted(found: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
-    """Without what tells of the user's code: modules, lines, names of the model.
-
-    Of a module's path `encoder.0.norm` the numbers stay, `m0.0.m1`: layers are counted by them. In
-    texts a path stands before a colon and an operator.
-
-    Args:
-        names: what stands for the parts of paths; new ones are added.
-    """
-    for word in sorted({w for n in found["graph"]["nodes"] for w in _words(n["module"])}):
-        names.setdefault(word, f"m{len(names)}")
-
-    def path(text: str) -> str:
-        known = names.keys() >= _words(text)
-        return ".".join(names.get(w, w) for w in text.split(".")) if known else text
-
-    def clean(value: Any, key: str = "") -> Any:
-        if isinstance(value, dict):
-            return {k: clean(v, k) for k, v in value.items()}
-        if isinstance(value, list):
-            return [] if key == "lines" else [clean(v) for v in value]
-        if isinstance(value, str):
-            if key in ("line", "model"):
-                return HIDDEN if key == "model" else ""
-            if key == "module":
-                return path(value)
-            return _PATH_OF_CALL.sub(lambda m: path(m[0]), value)
-        return value
-
-    cleaned: dict[str, Any] = clean(found)
-    return cleaned
-
-
-def _words(path: str) -> set[str]:
-    """The parts of a module's path, or of a form of it, that the user named."""
-    return {w for w in path.split(".") if w and w != "*" and not w.isdecimal()}

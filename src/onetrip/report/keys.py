@@ -23,7 +23,8 @@ from ..ir.types import TensorType
 from ..passes.alternatives import Alternative
 from ..plan.decision import REASONS
 
-_WORD = re.compile(r"[A-Za-z_]\w*")
+_WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?!\.?\w)")
+"""A word by itself: no part of `space.operator.overload`."""
 _NUMBER = re.compile(r"(?<![\w])\d+(?![\w])")
 _TEMPLATE_WORDS = frozenset(
     word for r in REASONS.values() for t in (r.sentence, r.remedy) for word in _WORD.findall(t)
@@ -59,8 +60,13 @@ def short(key: str) -> str:
 
 def layerless(key: str) -> str:
     """A key without the numbers of layers in its module's path: equal for copies of a layer."""
-    module, _, rest = key.partition(":")
-    return f"{_NUMBER.sub('*', module)}:{rest}"
+    module, _, rest = key.rpartition(":")
+    return f"{without_layers(module)}:{rest}"
+
+
+def without_layers(path: str) -> str:
+    """A module's path, or a part of it, with `*` for the numbers of layers."""
+    return _NUMBER.sub("*", path)
 
 
 def layers(module: str) -> list[int]:
@@ -93,7 +99,7 @@ class Call:
     def words(self) -> frozenset[str]:
         """What this call answers to, apart from names of nodes."""
         plain, whole = self.key.split("@")[0], self.key
-        own = {self.op, *ALIASES.get(self.op, ()), whole, plain, plain.split(":", 1)[1]}
+        own = {self.op, *ALIASES.get(self.op, ()), whole, plain, plain.rpartition(":")[2]}
         if len(self.nodes) == 1:
             own.add(self.nodes[0].op)
         return frozenset(own)
