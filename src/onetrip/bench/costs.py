@@ -295,13 +295,13 @@ def _plans_of(compiler: Compiler, row: Row, options: Options) -> Iterator[record
 
 
 def expected(plan: Any) -> float:
-    """The estimate of what runs: replayed launches, also of library calls and of eager's plan."""
-    target, eager = plan.settings.target, plan.settings.search == "eager"
+    """The estimate of what runs: replayed launches, also of library calls."""
+    target = plan.settings.target
     replayed = target.replay_us / target.launch_us
     total = 0.0
     for group in (g for p in plan.planned for g in p.plan.groups):
-        launched = eager or group.call is not None
-        total += group.cost.us - (group.cost.launch_us * (1 - replayed) if launched else 0.0)
+        library = group.call is not None
+        total += group.cost.us - (group.cost.launch_us * (1 - replayed) if library else 0.0)
     return total
 
 

@@ -39,7 +39,6 @@ class Evaluator:
     """Prices groups of one graph on one target.
 
     Args:
-        launch_us: of a generated kernel; None: the target's `replay_us`.
         structures: of the same graph, where they are known.
     """
 
@@ -49,7 +48,6 @@ class Evaluator:
         target: Target,
         hints: Hints,
         resources: Resources | None = None,
-        launch_us: float | None = None,
         structures: Structures | None = None,
     ) -> None:
         self.index = index
@@ -57,7 +55,6 @@ class Evaluator:
         self.hints = hints
         self.fused = 0
         self._resources = resources
-        self.launch_us = target.replay_us if launch_us is None else launch_us
         self._closing = Closing(index.nests)
         self.structures = structures or Structures(index)
         self._prices: Once[Priced | Unfusable] = Once(_price_renamed)
@@ -151,7 +148,6 @@ class Evaluator:
             needs,
             self.target,
             hints=self.hints,
-            launch_us=self.launch_us,
         )
         return Priced(_kind(nest), cost, needs)
 

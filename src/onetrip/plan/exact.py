@@ -112,7 +112,7 @@ class Prices:
         """
         moved = self.moved_us(column)
         waits = self.evaluator.target.latency_us if moved else 0.0
-        return moved * (1 + BYTE_SHARE) + self.evaluator.launch_us + waits
+        return moved * (1 + BYTE_SHARE) + self.evaluator.target.replay_us + waits
 
     def moved_us(self, column: Column) -> float:
         """The microseconds that what it must move takes at full bandwidth."""
@@ -160,7 +160,7 @@ class Prices:
     @property
     def _launch_us(self) -> float:
         """What each group takes that moves anything."""
-        return self.evaluator.launch_us + self.evaluator.target.latency_us
+        return self.evaluator.target.replay_us + self.evaluator.target.latency_us
 
     def total(self, columns: Sequence[Column]) -> float | None:
         """The weight of all columns; None when one of them is no kernel."""

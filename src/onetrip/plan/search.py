@@ -82,8 +82,7 @@ def plan_graph(
         hints: expected values of symbolic sizes.
     """
     structures = indexed(graph, nests)
-    launch_us = target.launch_us if search == "eager" else None
-    evaluator = Evaluator(structures.index, target, hints, resources, launch_us, structures)
+    evaluator = Evaluator(structures.index, target, hints, resources, structures)
     task = _Task(structures.index, evaluator, constraints)
     found = _within_memory(task, search)
     if search == "best" and found.divided:
