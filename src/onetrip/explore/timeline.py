@@ -9,9 +9,6 @@ from typing import Any
 
 from ..cost.sizes import number
 from ..plan.draft import name_of
-from ..plan.in_place import written_in_place
-from ..plan.lifetime import live_ranges
-from ..plan.memory import plan_memory
 from .session import Session
 
 
@@ -24,9 +21,7 @@ def memory(session: Session) -> dict[str, Any]:
     board = session.board
     draft, hints = board.draft, board.draft.hints
     order = draft.order()
-    groups = [draft.group(p) for p in order]
-    targets = written_in_place(draft.index, groups)
-    planned = plan_memory(live_ranges(draft.index, groups, targets), hints)
+    planned, _ = draft.launched()
     maker = draft.index.maker
     return {
         "steps": [name_of(p) for p in order],

@@ -5,11 +5,13 @@ Must not change which groups there are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from ..base.text import identifier
 from ..cost.roofline import is_anchor
+from ..cost.sizes import Hints
+from ..target import Target
 from .constraints import Refusal
 from .decision import Evidence, decide
 from .evaluate import Evaluator, Priced
@@ -50,7 +52,12 @@ def assemble(
     costs = {p.key: g for p, g in zip(parts, groups, strict=True)}
     stored = _boundaries(pool, legality, search, parts, costs)
     targets = written_in_place(index, groups)
-    memory, shared = _launched(index, evaluator, legality, search, parts, groups, targets)
+    atoms = {g.name: p.atoms for g, p in zip(groups, parts, strict=True)}
+
+    def apart(some: Sequence[Group]) -> bool:
+        return search == "eager" or legality.is_cut([a for g in some for a in atoms[g.name]])
+
+    memory, shared = launched(index, groups, targets, evaluator.target, evaluator.hints, apart)
     sums = totals(index, evaluator, groups, search, bound, shared)
     sums = replace(sums, peak_bytes=memory.peak_bytes)
     return GraphPlan(
@@ -67,29 +74,26 @@ def assemble(
     )
 
 
-def _launched(
+def launched(
     index: Index,
-    evaluator: Evaluator,
-    legality: Legality,
-    search: str,
-    parts: Sequence[Part],
     groups: Sequence[Group],
     targets: Targets,
+    target: Target,
+    hints: Hints,
+    apart: Callable[[Sequence[Group]], bool],
 ) -> tuple[MemoryPlan, tuple[Together, ...]]:
-    """Where every value lies, and which groups are launched as one if that needs no more memory."""
+    """Where every value lies, and which groups are launched as one if that needs no more memory.
+
+    Args:
+        targets: the values that lie in an input's memory, and in which.
+        apart: whether some groups are to be kernels of their own.
+    """
     ranges = live_ranges(index, groups, targets)
-    memory = plan_memory(ranges, evaluator.hints)
-    if search == "eager":
-        return memory, ()
-    atoms = {g.name: p.atoms for g, p in zip(groups, parts, strict=True)}
-
-    def apart(some: Sequence[Group]) -> bool:
-        return legality.is_cut([a for g in some for a in atoms[g.name]])
-
-    shared = together(index, groups, ranges, targets, evaluator.target, apart)
+    memory = plan_memory(ranges, hints)
+    shared = together(index, groups, ranges, targets, target, apart)
     if not shared:
         return memory, ()
-    longer = plan_memory(alive_throughout(ranges, groups, shared), evaluator.hints)
+    longer = plan_memory(alive_throughout(ranges, groups, shared), hints)
     return (memory, ()) if longer.peak_bytes > memory.peak_bytes else (longer, shared)
 
 

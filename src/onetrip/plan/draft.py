@@ -15,25 +15,31 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
+from ..cost.roofline import Cost
 from ..cost.sizes import number
 from ..ir.graph import Graph
 from ..passes.close import Unfusable
 from .alive import Alive, facts_of, peak_of
-from .assemble import group_of
+from .assemble import group_of, launched
 from .choose import Problem
 from .constraints import NO_CONSTRAINTS
 from .decision import Decision
 from .draft_pool import DraftPool, Form, Grouping
 from .evaluate import Evaluator, Priced
+from .in_place import written_in_place
 from .legality import Legality, refusal
-from .plan import Group
+from .memory import MemoryPlan
+from .plan import Group, Together
 from .pool import Part
 from .reasons import reason
 from .search import indexed
 from .share import OWN_DRAW
+from .together import may_pay
 
 Pair = tuple[int, int]
 T = TypeVar("T")
+_Kernel = tuple[tuple[int, ...], tuple[str, ...]]
+"""The atoms of a group and the values that it stores."""
 ENTWINED = "one is computed in the middle of the other"
 CIRCLE = "the two halves would wait for each other"
 """Why two atoms of one group cannot be cut."""
@@ -56,6 +62,10 @@ class Sums(NamedTuple):
     spilled_bytes: int
 
 
+Standing = tuple[Sums, Alive, Cost | None]
+"""What is known of a group as long as it stands; a library call's cost is none of a launch's."""
+
+
 class Draft:
     """The groups of one graph, to be changed one pair at a time.
 
@@ -74,8 +84,9 @@ class Draft:
         self.pool = DraftPool(self.index)
         self.legality = Legality(self.pool, self.evaluator, NO_CONSTRAINTS)
         self._prices: dict[int, tuple[tuple[str, ...], Priced | Unfusable]] = {}
-        self._standing: dict[int, tuple[Sums, Alive]] = {}
-        self._known_alive: dict[tuple[tuple[int, ...], tuple[str, ...]], Alive] = {}
+        self._standing: dict[int, Standing] = {}
+        self._known_alive: dict[_Kernel, Alive] = {}
+        self._groups: dict[_Kernel, Group] = {}
         self._paths: dict[tuple[tuple[int, ...], tuple[int, ...]], Decision] = {}
         self._decisions: dict[tuple[tuple[int, ...], tuple[int, ...]], Decision] = {}
 
@@ -264,7 +275,12 @@ class Draft:
 
     def group(self, part: Part) -> Group:
         """A group as it stands in a plan, with its nest."""
-        return replace(group_of(self.pool, self.evaluator, part, 0), name=name_of(part))
+        key = (part.atoms, self.pool.stores(part))
+        found = self._groups.get(key)
+        if found is None:
+            made = group_of(self.pool, self.evaluator, part, 0)
+            found = self._groups[key] = replace(made, name=name_of(part))
+        return found
 
     def order(self) -> list[Part]:
         """The groups in an order in which they can run."""
@@ -279,18 +295,37 @@ class Draft:
         standing = self._stand()
         if not standing:
             return Sums(0, 0, 0, 0.0, 0, 0, 0)
-        figures, alive = zip(*standing, strict=True)
+        figures, alive, _ = zip(*standing, strict=True)
         kernels, traffic, _, us, registers, spill, spilled = zip(*figures, strict=True)
+        shared = self.shared()
         return Sums(
-            sum(kernels), sum(traffic), peak_of(self.index, alive),
-            sum(us), max(registers), max(spill), sum(spilled),
+            sum(kernels) - sum(len(one.groups) - 1 for one in shared),
+            sum(traffic), peak_of(self.index, alive), sum(us) - sum(one.saved_us for one in shared),
+            max(registers), max(spill), sum(spilled),
         )  # fmt: skip
+
+    def shared(self) -> tuple[Together, ...]:
+        """The launches that several groups share."""
+        standing, target = self._stand(), self.evaluator.target
+
+        def reads(place: int) -> bool:
+            before, here = standing[place - 1][1], standing[place][1]
+            return not before.stored.keys().isdisjoint(here.reads)
+
+        return self.launched()[1] if may_pay([s[2] for s in standing], reads, target) else ()
+
+    def launched(self) -> tuple[MemoryPlan, tuple[Together, ...]]:
+        """Where every value lies, and the launches that several groups share."""
+        groups = [self.group(p) for p in self.order()]
+        targets = written_in_place(self.index, groups)
+        target = self.evaluator.target
+        return launched(self.index, groups, targets, target, self.hints, lambda _: False)
 
     def peak(self) -> int:
         """Most bytes of intermediates and outputs alive at once, reuse in place included."""
-        return peak_of(self.index, [alive for _, alive in self._stand()])
+        return peak_of(self.index, [alive for _, alive, _ in self._stand()])
 
-    def _stand(self) -> list[tuple[Sums, Alive]]:
+    def _stand(self) -> list[Standing]:
         """Each group's own figures and what it keeps alive, in order."""
         known, order = self._standing, self.order()
         for key in self.pool.touched | (known.keys() - self.pool.parts.keys()):
@@ -298,7 +333,8 @@ class Draft:
         self.pool.touched.clear()
         for key in self.pool.parts.keys() - known.keys():
             part = self.pool.parts[key]
-            known[key] = self._figures_of(part), self._alive_of(part)
+            cost = self.price(part).cost if self.pool.is_generated(part) else None
+            known[key] = self._figures_of(part), self._alive_of(part), cost
         return [known[part.key] for part in order]
 
     def _figures_of(self, part: Part) -> Sums:

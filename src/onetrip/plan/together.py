@@ -87,10 +87,7 @@ def _member(
     index: Index, group: Group, memory: Mapping[str, str], target: Target
 ) -> _Member | None:
     nest = group.form
-    if nest is None or not _fixed(nest):
-        return None
-    launch = group.cost.launch_us
-    if group.cost.us - launch > SMALL * target.replay_us:
+    if nest is None or not is_small(group.cost, target) or not _fixed(nest):
         return None
 
     def place(name: str) -> str:
@@ -101,6 +98,29 @@ def _member(
     reads = frozenset(place(n) for n in reads_of(index, group))
     writes = frozenset(place(n) for n in group.stored)
     return _Member(group, reads, writes, len(nest.buffers))
+
+
+def is_small(cost: Cost, target: Target) -> bool:
+    """Whether the launch of a generated kernel is a good part of its time."""
+    return cost.us - cost.launch_us <= SMALL * target.replay_us
+
+
+def may_pay(costs: Sequence[Cost | None], reads: Callable[[int], bool], target: Target) -> bool:
+    """Whether kernels in their order could save enough by sharing launches; costs little to ask.
+
+    Args:
+        costs: None: a library call.
+        reads: whether a kernel, by its place, reads what the one before it stores.
+    """
+    if target.device != "cuda":
+        return False
+    small = [c is not None and is_small(c, target) for c in costs]
+    beside: set[int] = set()
+    for k in range(1, len(costs)):
+        if small[k - 1] and small[k] and not reads(k):
+            beside |= {k - 1, k}
+    known = [c.us if c is not None else 0.0 for c in costs]
+    return bool(beside) and sum(known[k] for k in beside) >= WORTH * sum(known)
 
 
 def _fixed(nest: Nest) -> bool:
