@@ -18,10 +18,11 @@ from onetrip.base.cancel import Cancelled, cancelled_by
 from onetrip.base.errors import UsageError
 from onetrip.bench import gallery
 from onetrip.explore import export, shown, source, timeline
-from onetrip.explore.board import Edge
+from onetrip.explore.board import Board, Edge
 from onetrip.explore.boards import Boards
 from onetrip.explore.pins import pin_of
 from onetrip.explore.session import Session
+from onetrip.plan.decision import Decision
 from onetrip.report.budget import Budget, Limits, limits_of
 from onetrip.report.compare import stem
 
@@ -697,25 +698,98 @@ def test_a_page_begins_with_the_groups_of_its_plan() -> None:
     assert begun(cut) == ("mine", cut.kernels) and cut.kernels == plan.kernels + 1
 
 
-def test_forward_and_backward_are_kept_apart_and_saved_together() -> None:
+class Steps(Layer):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(nn.functional.gelu(super().forward(x) + 1) * 2)
+
+
+def training_session() -> Session:
     def make() -> tuple[Any, ...]:
         with torch.device("meta"):
-            return Layer().train(), (torch.empty(1 << 18, 64),)
+            return Steps().train(), (torch.empty(1 << 18, 64),)
 
-    shop = ModelWorkshop("layer", {"as given": make}, training=True)
-    session = Session(Boards(shop), "h100")
+    session = Session(Boards(ModelWorkshop("layer", {"as given": make}, training=True)), "h100")
     assert session.graphs() == ("forward", "backward")
+    return session
+
+
+def first_cut(session: Session) -> Edge:
+    return next(e for e in session.board.edges if shown.edge_state(session, e)[0] == "cut")
+
+
+def first_fused(session: Session) -> Edge:
+    return next(e for e in session.board.edges if session.board.is_fused(e))
+
+
+def test_forward_and_backward_are_kept_apart_and_saved_together() -> None:
+    session = training_session()
     session.preset("max")
+    session.toggle(first_fused(session).id)
     forward = meters(session)
     session.go(graph=1)
+    session.preset("eager")
     backward = meters(session)
-    assert session.state.preset == "eager" and backward != forward
+    assert backward != forward
     session.go(graph=0)
-    assert meters(session) == forward and session.state.preset == "max"
+    assert meters(session) == forward and session.state.preset == "mine"
     plan = session.saved()
-    assert [g.kernels for g in plan.graphs] == [forward[0], len(session.boards.board(
-        session._others[1], "written").grouping)]  # fmt: skip
-    assert session.place.graph == 0
+    assert [g.kernels for g in plan.graphs] == [forward[0], backward[0]]
+    assert session.place.graph == 0 and meters(session) == forward
+
+
+@pytest.mark.parametrize("search", ["eager", "max", "best"])
+def test_a_graph_that_is_only_looked_at_is_in_the_preset_that_was_chosen_last(search: str) -> None:
+    session = training_session()
+    session.preset(search)
+    unseen, counted = session.saved(), session.figures_of_all()
+    assert as_plan(unseen) == as_plan(session.boards.workshop.plan("as given", "h100", search))
+    session.go(graph=1)
+    assert session.state.preset == search
+    assert as_plan(session.saved()) == as_plan(unseen) and session.figures_of_all() == counted
+    session.go(graph=0)
+    session.preset("max")
+    session.go(graph=1)
+    assert session.state.preset == "max"
+    session.preset("eager")
+    session.go(graph=0)
+    session.preset("best")
+    session.go(graph=1)
+    assert session.state.preset == "eager"  # chosen here
+
+
+def test_edits_of_all_graphs_are_carried_to_another_target() -> None:
+    session = training_session()
+    session.preset("max")
+    session.toggle(first_fused(session).id)
+    cuts, forward = session.state.cuts, meters(session)
+    saved = session.saved().lines
+    session.go(graph=1)
+    session.go(target="a100")
+    assert session.place.lost == ()
+    session.go(target="h100")
+    session.go(graph=0)
+    assert session.state.preset == "mine" and session.state.cuts == cuts
+    assert meters(session) == forward and session.saved().lines == saved
+
+
+def test_what_another_graph_lost_on_a_target_is_told() -> None:
+    session = training_session()
+    session.toggle(first_cut(session).id)
+    session.go(graph=1)
+    refused = Decision("size", "over-limit", "it would be too large")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Board, "fuse", lambda board, edge: refused)
+        session.go(target="a100")
+    (lost,) = shown.state(session, shown.Told())["lost"]
+    assert lost["a"].startswith("forward/") and lost["reason"] == refused.sentence
+
+
+@pytest.mark.parametrize("search", ["eager", "max", "best"])
+def test_a_preset_that_is_chosen_again_is_no_step(session: Session, search: str) -> None:
+    session.preset(search)
+    steps = len(session.place.done)
+    session.preset(search)
+    assert len(session.place.done) == steps
 
 
 @pytest.mark.parametrize("name", ["pressure", "dropout", "siblings", "conv", "attention"])

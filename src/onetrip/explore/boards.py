@@ -57,7 +57,12 @@ class Lost:
 
 @dataclass
 class Place:
-    """Where a session stands: target, size, graph; and what was done there."""
+    """Where a session stands: target, size, graph; and what was done there.
+
+    Attributes:
+        follows: nobody did anything here: the graph is in the preset that was chosen last, in
+            whichever graph.
+    """
 
     target: str
     size: str
@@ -65,6 +70,7 @@ class Place:
     done: list[State] = field(default_factory=list)
     undone: list[State] = field(default_factory=list)
     lost: tuple[Lost, ...] = ()
+    follows: bool = False
 
     @property
     def state(self) -> State:

@@ -12,8 +12,8 @@ import socket
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any, Literal
 
@@ -29,8 +29,9 @@ from ..base.cancel import Cancelled, cancelled_by
 from ..base.errors import OnetripError, UsageError
 from ..report import compare
 from . import export, shown, source, timeline
-from .boards import PRESETS, Boards
+from .boards import PRESETS, Boards, Place
 from .guard import Guard
+from .pins import NO_PINS, Pins
 from .session import Session
 from .workshop import Workshop
 
@@ -69,6 +70,23 @@ ACTIONS: dict[str, Callable[[Session, Action], None]] = {
     "redo": lambda s, a: s.redo(),
     "go": lambda s, a: s.go(target=a.target, size=a.size, graph=a.graph),
 }
+
+
+def needs(session: Session, action: Action) -> Iterator[tuple[Place, str, Pins]]:
+    """The plans that an action shows: the place, the preset, and around which pins."""
+    here = session.place
+    if action.do == "preset":
+        yield here, "eager", NO_PINS
+        if action.preset in PRESETS:
+            yield here, action.preset, here.state.pins
+    elif action.do == "go" and (action.size or here.size) in session.boards.workshop.sizes:
+        for place in session.places():
+            moved = Place(action.target or here.target, action.size or here.size, place.graph)
+            yield moved, "eager", NO_PINS
+            if place.follows:
+                yield moved, session.usual, NO_PINS
+            elif place.state.preset in PRESETS:
+                yield moved, place.state.preset, place.state.pins
 
 
 @dataclass
@@ -125,15 +143,10 @@ class Explorer:
             Cancelled: the page wants none any more.
         """
         page = self.page(name)
-        old = page.session.place
-        new = replace(old, size=action.size or old.size, target=action.target or old.target)
-        wanted = {"preset": action.preset, "go": old.state.preset}.get(action.do, "")
         page.unwanted.clear()
         with cancelled_by(page.unwanted):
-            if new.size in self.boards.workshop.sizes:
-                self.boards.planned(new, "eager")
-                if wanted in PRESETS:
-                    self.boards.planned(new, wanted, old.state.pins)
+            for place, preset, pins in needs(page.session, action):
+                self.boards.planned(place, preset, pins)
         if action.do in ("preset", "go"):
             self.settle()
 

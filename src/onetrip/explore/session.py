@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from ..base.errors import UsageError
 from ..plan.decision import Decision
@@ -19,11 +20,12 @@ from ..plan.pool import Part
 from ..report.compare import stem
 from ..report.keys import named, short
 from ..report.schema import Line
-from ..report.view import Plan, make_plan
+from ..report.view import Plan, Planned, make_plan
 from .board import Board, Edge, is_locked
 from .boards import MINE, PRESETS, Boards, Lost, Place, State, around
 from .pins import NO_PINS, Pins, alike, line_of, lines_of, pin_of, pinned
 
+T = TypeVar("T")
 MOST_STEPS = 500
 """Steps that can be undone."""
 
@@ -35,16 +37,19 @@ class Session:
         self.boards = boards
         self._mine: dict[tuple[str, str, int, str], Board] = {}
         self._others: dict[int, Place] = {}
-        self.place = Place(target, boards.workshop.sizes[0])
-        if given is None or not self._take(given):
-            self.preset("eager")
+        self.usual = "eager"
+        if given is not None and given.settings and given.settings.search in PRESETS:
+            self.usual = given.settings.search
+        first = self.place = Place(target, boards.workshop.sizes[0])
+        if given is not None and given.lines:
+            for graph, planned in enumerate(given.planned):
+                self.place = replace(first, graph=graph, done=[], undone=[])
+                if self._take(planned):
+                    self._others[graph] = self.place
+        self._stand(self._others.pop(0, replace(first, follows=True)))
 
-    def _take(self, given: Plan) -> bool:
+    def _take(self, planned: Planned) -> bool:
         """Begins with the groups of a plan; False where a page on its model cannot show them."""
-        planned = given.planned[self.place.graph]
-        if not planned.lines and given.settings and given.settings.search in PRESETS:
-            self.preset(given.settings.search)
-            return True
         which = "rewritten" if any(a.taken for a in planned.plan.alternatives) else "written"
         draft = self._board(which).draft
         grouping = draft.grouping_of(planned.plan.groups)
@@ -95,20 +100,40 @@ class Session:
         """Those of the preset's plan, or of the draft."""
         return self.board.draft.sums() if self.plan is None else self.plan.totals
 
+    def places(self) -> list[Place]:
+        """Where the session stands in each graph of the model, in order of the graphs."""
+        known = {**self._others, self.place.graph: self.place}
+        return [known.get(k) or self._place(k) for k in range(len(self.graphs()))]
+
+    def _place(self, graph: int) -> Place:
+        """A graph in which nothing was done yet."""
+        return Place(self.place.target, self.place.size, graph, follows=True)
+
     def figures_of_all(self) -> tuple[Sums | Totals, ...]:
-        """Those of each graph; one that was not looked at is in Eager."""
-        here, found = self.place, list[Sums | Totals]()
+        """Those of each graph."""
+        return tuple(
+            self.boards.planned(place, self.usual).plan.totals
+            if place.follows
+            else self._at(place, lambda: self.figures)
+            for place in self.places()
+        )
+
+    def _at(self, place: Place, ask: Callable[[], T]) -> T:
+        """The answer to a question about another place; the session stays where it is."""
+        here = self.place
         try:
-            for k in range(len(self.graphs())):
-                known = here if k == here.graph else self._others.get(k)
-                if known is None:
-                    found.append(self.boards.planned(replace(here, graph=k), "eager").plan.totals)
-                    continue
-                self.place = known
-                found.append(self.figures)
+            self._stand(place)
+            return ask()
         finally:
             self.place = here
-        return tuple(found)
+
+    def _stand(self, place: Place) -> None:
+        """Goes to a place; one where nothing was done is in the preset that was chosen last."""
+        self.place = place
+        if place.follows:
+            self._follow()
+        else:
+            self._show()
 
     def graphs(self) -> tuple[str, ...]:
         """Names of the model's graphs."""
@@ -118,8 +143,10 @@ class Session:
     # -------------------------------------------------------------- actions
 
     def preset(self, name: str) -> None:
-        """The groups of a preset, around those that are pinned."""
-        self._preset(name, self.state.pins if self.place.done else NO_PINS)
+        """The groups of a preset, around those that are pinned; graphs in which nothing was done
+        follow."""
+        self._preset(name, self.state.pins)
+        self.usual = name
 
     def _preset(self, name: str, pins: Pins) -> None:
         if name not in PRESETS:
@@ -251,45 +278,63 @@ class Session:
 
     def go(self, *, target: str = "", size: str = "", graph: int | None = None) -> None:
         """Another target, size or graph; what the user fused is fused there as far as it may be."""
-        old, before = self.place, self.board
-        sizes = self.boards.workshop.sizes
+        here = self.place
+        sizes, count = self.boards.workshop.sizes, len(self.graphs())
         if size and size not in sizes:
             raise UsageError("there is no such size", expected=", ".join(sizes), found=size)
-        count = len(self.graphs())
         if graph is not None and not 0 <= graph < count:
             raise UsageError(
                 "there is no such graph", expected=f"0 to {count - 1}", found=str(graph)
             )
-        new = Place(target or old.target, size or old.size, old.graph if graph is None else graph)
-        if new.graph != old.graph:
-            self._to_graph(new)
-            return
-        kept = old.state
-        fused = [e for e in before.edges if before.is_fused(e)] if kept.preset == MINE else []
-        names = [_ends(before, e) for e in fused]
+        new = Place(target or here.target, size or here.size)
+        if (new.target, new.size) != (here.target, here.size):
+            self._move(new)
+        if graph not in (None, self.place.graph):
+            self._to_graph(replace(self.place, graph=graph, done=[], undone=[], lost=()))
+
+    def _move(self, new: Place) -> None:
+        """Another target or size, for all that was done in any graph."""
+        here, others = self.place, self._others
+        moved: dict[int, Place] = {}
+        try:
+            for old in (*others.values(), here):
+                moved[old.graph] = self._carried(
+                    old, replace(new, graph=old.graph, done=[], undone=[])
+                )
+        except Exception:
+            self.place = here
+            raise
+        del moved[here.graph]
+        self._others = moved
+
+    def _carried(self, old: Place, new: Place) -> Place:
+        """What was done at one place, at another target or size, where the session then is."""
+        if old.follows:
+            self._stand(replace(new, follows=True))
+            return self.place
+        self._stand(old)
+        kept, before = old.state, self.board
+        fused = [_ends(before, e) for e in before.edges if before.is_fused(e)]
         cut = {_ends(before, before.edges[k]) for k in kept.cuts}
         self.place = new
-        try:
-            if kept.preset == MINE:
-                self._preset("eager", NO_PINS)
-            else:
-                self._preset(kept.preset, kept.pins)
-        except Exception:
-            self.place = old
-            raise
-        self._others.clear()  # they were of the old target or size
         if kept.preset == MINE:
-            self._carry(names, cut, kept.pins)
+            self._preset("eager", NO_PINS)
+            self._carry(fused, cut, kept.pins)
+        else:
+            self._preset(kept.preset, kept.pins)
+        return new
 
     def _to_graph(self, new: Place) -> None:
-        """Another graph of the model: as it was left, or in Eager."""
-        self._others[self.place.graph] = self.place
-        known = self._others.pop(new.graph, None)
-        self.place = known or new
-        if known is None:
-            self.preset("eager")
-        else:
-            self._show()
+        """Another graph of the model: as it was left, or in the preset that was chosen last."""
+        if self.place.done and not self.place.follows:
+            self._others[self.place.graph] = self.place
+        self._stand(self._others.pop(new.graph, replace(new, follows=True)))
+
+    def _follow(self) -> None:
+        """The preset that was chosen last, as the one thing done."""
+        self.place.done.clear()
+        self._preset(self.usual, NO_PINS)
+        self.place.follows = True
 
     def _carry(
         self, fused: Sequence[tuple[str, str]], cut: set[tuple[str, str]], pins: Pins = NO_PINS
@@ -315,6 +360,10 @@ class Session:
         self._do(replace(self._mine_now("carried over"), cuts=cuts, pins=still))
 
     def _do(self, state: State) -> None:
+        """Adds a step, unless it leads to where the page is."""
+        self.place.follows = False
+        if self.place.done and replace(self.state, label=state.label) == state:
+            return
         self.place.done.append(state)
         del self.place.done[:-MOST_STEPS]
         self.place.undone.clear()
@@ -350,8 +399,8 @@ class Session:
         return tuple(line_of(board, part) for part in generated)
 
     def saved(self) -> Plan:
-        """A plan with these groups, for `onetrip.compile(plan=...)`; graphs that were not looked at
-        are as in Best.
+        """A plan with these groups, for `onetrip.compile(plan=...)`; graphs in which nothing was
+        done are in the preset that was chosen last.
 
         Raises:
             UsageError: a group cannot be pinned, with the reason.
@@ -359,24 +408,32 @@ class Session:
         return self.saving()()
 
     def saving(self) -> Callable[[], Plan]:
-        """What makes `saved` of the groups as they are now, whatever becomes of them meanwhile."""
-        here, wishes = self.place, dict[int, tuple[Line, ...]]()
-        try:
-            for place in (here, *self._others.values()):
-                self.place = place
-                wishes[place.graph] = self.lines()
-        finally:
-            self.place = here
+        """What makes `saved` of the groups as they are now, whatever becomes of them meanwhile.
+
+        Where all graphs are in one preset that is its plan; else Best around what each graph has.
+        """
+        here, places = self.place, self.places()
+        presets = {self.usual if p.follows else _whole(p.state) for p in places}
+        workshop = self.boards.workshop
+        if len(presets) == 1 and (preset := presets.pop()):
+            return lambda: workshop.plan(here.size, here.target, preset)
+        wishes = [self._at(p, self.lines) for p in places]
 
         def make() -> Plan:
-            best = self.boards.workshop.plan(here.size, here.target, "best")
-            made = list(best.planned)
-            for graph, lines in wishes.items():
-                made[graph] = around(made[graph], lines) if lines else made[graph]
+            best = workshop.plan(here.size, here.target, "best")
+            made = tuple(
+                around(planned, lines) if lines else planned
+                for planned, lines in zip(best.planned, wishes, strict=True)
+            )
             assert best.settings is not None
-            return make_plan(tuple(made), best.settings)
+            return make_plan(made, best.settings)
 
         return make
+
+
+def _whole(state: State) -> str:
+    """The preset whose plan a state is, without a pin; else none."""
+    return "" if state.preset == MINE or state.pins or state.around else state.preset
 
 
 def label(key: str) -> str:

@@ -158,8 +158,22 @@ def state(session: Session, told: Told) -> Json:
         "edges": {str(k): list(s) for k, s in fresh.items()},
         "history": [s.label for s in place.done],
         "undone": [s.label for s in reversed(place.undone)],
-        "lost": [{"a": x.producer, "b": x.consumer, "reason": x.reason} for x in place.lost],
+        "lost": _lost(session),
     }
+
+
+def _lost(session: Session) -> list[Json]:
+    """What could not be carried over to this target or size, in any graph."""
+    here, names = session.place.graph, session.graphs()
+    return [
+        {
+            "a": x.producer if p.graph == here else f"{names[p.graph]}/{x.producer}",
+            "b": x.consumer,
+            "reason": x.reason,
+        }
+        for p in session.places()
+        for x in p.lost
+    ]
 
 
 def _between(board: Board, told: Told, changed: Iterable[Part], known: set[int]) -> list[Edge]:
