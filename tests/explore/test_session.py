@@ -518,6 +518,80 @@ def test_an_edit_applies_to_all_copies_or_to_one() -> None:
     assert meters(session)[0] == kernels
 
 
+# ------------------------------------------------------------------ one price for one plan
+
+
+def demo_session(name: str, target: str = "") -> Session:
+    demo = gallery.DEMOS[name]
+    shop = ModelWorkshop(name, demo.programs(), made_up=gallery.made_up_chips())
+    return Session(Boards(shop), target or demo.target)
+
+
+class Twins(nn.Module):
+    """Small kernels that need none of each other: a plan launches some of them as one."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (x + 1).exp().sum(1), (y * 2).tanh().sum(0), torch.cumsum(y.sigmoid(), 1)
+
+
+def twins_session() -> Session:
+    def make() -> tuple[Any, ...]:
+        return Twins(), (torch.randn(64, 48), torch.randn(33, 7))
+
+    return Session(Boards(ModelWorkshop("twins", {"as given": make})), "h100")
+
+
+@pytest.mark.parametrize("search", ["eager", "max", "best"])
+@pytest.mark.parametrize("name", ["demo", "dropout", "siblings", "twins"])
+def test_the_panel_says_what_the_meters_will_show(name: str, search: str) -> None:
+    session = twins_session() if name == "twins" else demo_session(name)
+    session.preset(search)
+    tried = 0
+    for e in session.board.edges:
+        before, told = session.figures, shown.why(session, e)
+        effect = told.get("if_cut") or (told.get("if_fused") if not session.lock(e) else None)
+        if effect is None:
+            continue
+        tried += 1
+        session.toggle(e.id)
+        after = session.figures
+        assert effect["kernels"] == after.kernels - before.kernels
+        assert effect["traffic"] == after.traffic_bytes - before.traffic_bytes
+        assert effect["peak"] == after.peak_bytes - before.peak_bytes
+        assert effect["us"] == pytest.approx(after.estimated_us - before.estimated_us)
+        assert as_plan(session.saved()) == meters(session)
+        session.undo()
+    assert tried
+
+
+@pytest.mark.parametrize("name", ["demo", "dropout", "siblings", "pressure", "twins"])
+def test_the_kernels_of_the_table_come_to_the_meters(name: str) -> None:
+    session = twins_session() if name == "twins" else demo_session(name)
+    sharing = 0
+    for search in ("eager", "max", "best"):
+        session.preset(search)
+        told = shown.state(session, shown.Told())
+        groups, totals = told["groups"], told["totals"]
+        shared = sum(len(names) - 1 for names in told["shared"])
+        assert sum(g["launched"] for g in groups) - shared == totals["kernels"]
+        assert sum(g["reads"] + g["writes"] for g in groups) == totals["traffic"]
+        saved = sum(g["us"] for g in groups) - totals["us"]
+        assert saved == pytest.approx(0, abs=1e-6) if not shared else saved > 0
+        sharing += shared
+    assert (sharing > 0) == (name == "twins")
+
+
+def test_a_graph_has_one_bound_on_a_target(session: Session) -> None:
+    assert "bound" not in shown.totals(session)
+    session.preset("best")
+    bound = shown.totals(session)["bound"], shown.totals(session)["bound_kind"]
+    for search in ("max", "eager"):
+        session.preset(search)
+        assert (shown.totals(session)["bound"], shown.totals(session)["bound_kind"]) == bound
+    session.toggle(edge(session, "add → gelu").id)
+    assert (shown.totals(session)["bound"], shown.totals(session)["bound_kind"]) == bound
+
+
 # ------------------------------------------------------------------ plans that are saved
 
 

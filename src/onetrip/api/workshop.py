@@ -98,6 +98,10 @@ class ModelWorkshop:
                 self._plans[size, target, search] = found
             return found
 
+    def made(self, size: str, target: str, search: str) -> Plan | None:
+        """The plan of a preset if it is made already."""
+        return self._plans.get((size, target, search))
+
     @contextmanager
     def _alone(self) -> Iterator[None]:
         while not self._lock.acquire(timeout=BEAT_SECONDS):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from ..plan.choose import plan_problem
 from ..plan.draft_pool import Grouping
+from ..plan.totals import Bound
 from ..report.lines import constraints_of
 from ..report.schema import Line
 from ..report.view import Planned, check_lines
@@ -101,6 +102,15 @@ class Boards:
             lines = lines_of(pins, found.keys)
             known = self._around[key] = around(found, lines) if lines else found
         return known
+
+    def bound(self, place: Place) -> Bound | None:
+        """What no plan of the graph at a place goes below, whatever its groups: as Best has proved
+        it; None where that is not planned yet."""
+        best = self.workshop.made(place.size, place.target, "best")
+        if best is None:
+            return None
+        totals = best.planned[place.graph].plan.totals
+        return Bound(totals.bound_us, totals.bound_kind)
 
     def board_of(self, place: Place, search: str, pins: Pins = NO_PINS) -> str:
         """Which board a preset is drawn on."""

@@ -50,6 +50,7 @@ def _text(name: str) -> str:
 
 def _data(session: Session, redact: bool) -> dict[str, Any]:
     """Every preset and the groups that are shown, each with all that the page may ask about it."""
+    session.boards.planned(session.place, "best")  # the bound that all of them show
     aside, states = session.aside(), {}
     for name in PRESETS:
         aside.preset(name)

@@ -15,7 +15,7 @@ from typing import TypeVar
 from ..base.errors import UsageError
 from ..plan.decision import Decision
 from ..plan.draft import ENTWINED, Sums, name_of
-from ..plan.plan import GraphPlan, Totals
+from ..plan.plan import GraphPlan, Together, Totals
 from ..plan.pool import Part
 from ..report.compare import stem
 from ..report.keys import named, short
@@ -99,6 +99,10 @@ class Session:
     def figures(self) -> Sums | Totals:
         """Those of the preset's plan, or of the draft."""
         return self.board.draft.sums() if self.plan is None else self.plan.totals
+
+    def shared(self) -> tuple[Together, ...]:
+        """The launches that several groups share; none in Eager."""
+        return () if self.state.preset == "eager" else self.board.draft.shared()
 
     def places(self) -> list[Place]:
         """Where the session stands in each graph of the model, in order of the graphs."""

@@ -155,6 +155,7 @@ def state(session: Session, told: Told) -> Json:
         "budget": budget(session),
         "groups": [group(board, p, p.key in held) for p in changed.values()],
         "gone": sorted(gone.difference(named.values())),
+        "shared": [list(one.groups) for one in session.shared()],
         "edges": {str(k): list(s) for k, s in fresh.items()},
         "history": [s.label for s in place.done],
         "undone": [s.label for s in reversed(place.undone)],
@@ -206,7 +207,9 @@ def edge_state(session: Session, edge: Edge) -> tuple[str, str]:
 def totals(session: Session) -> Json:
     """The meters: a preset's are those of its plan, others those of the draft."""
     sums = session.board.draft.sums()
-    return _totals_of(session.plan, sums, session.board)
+    found = _totals_of(session.plan, sums, session.board)
+    bound = session.boards.bound(session.place)
+    return found if bound is None else found | {"bound": bound.us, "bound_kind": bound.kind}
 
 
 def _totals_of(plan: GraphPlan | None, sums: Sums | None, board: Board) -> Json:
@@ -223,8 +226,6 @@ def _totals_of(plan: GraphPlan | None, sums: Sums | None, board: Board) -> Json:
     if sums is not None:
         found |= {"registers": sums.registers, "spill": sums.spill_bytes}
         found |= {"spilled": sums.spilled_bytes}
-    if plan is not None:
-        found |= {"bound": plan.totals.bound_us, "bound_kind": plan.totals.bound_kind}
     return found
 
 
@@ -271,6 +272,7 @@ def group(board: Board, part: Part, is_pinned: bool) -> Json:
         "title": ", ".join(ops[:MOST_OPS]) + more,
         "kind": priced.kind,
         "generated": draft.pool.is_generated(part),
+        "launched": draft.launches(part),
         "pinned": is_pinned,
         "calls": calls,
         "partly": partly,
@@ -354,8 +356,8 @@ def _if_cut(session: Session, edge: Edge) -> Json | None:
 
 
 def _tried(session: Session, change: Callable[[], bool]) -> Json | None:
-    """The difference of all figures that a change would make; the groups stay as they are."""
-    draft = session.board.draft
+    """What a change would add to each meter; the groups stay as they are."""
+    draft, figures = session.board.draft, session.figures
     grouping, before = draft.grouping, draft.sums()
     try:
         if not change():
@@ -364,10 +366,10 @@ def _tried(session: Session, change: Callable[[], bool]) -> Json | None:
     finally:
         draft.start(grouping)
     return {
-        "kernels": after.kernels - before.kernels,
-        "traffic": after.traffic_bytes - before.traffic_bytes,
-        "peak": after.peak_bytes - before.peak_bytes,
-        "us": after.estimated_us - before.estimated_us,
+        "kernels": after.kernels - figures.kernels,
+        "traffic": after.traffic_bytes - figures.traffic_bytes,
+        "peak": after.peak_bytes - figures.peak_bytes,
+        "us": after.estimated_us - figures.estimated_us,
         "registers": [before.registers, after.registers],
         "spill": [before.spill_bytes, after.spill_bytes],
     }

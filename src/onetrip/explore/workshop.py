@@ -62,6 +62,9 @@ class Workshop(Protocol):
             Cancelled: nobody wants it any more.
         """
 
+    def made(self, size: str, target: str, search: str) -> Plan | None:
+        """The plan of a preset if it is made already."""
+
     def source(self, planned: Planned, group: Group) -> Written:
         """The generated text of a group of a draft, or the library's call."""
 

@@ -337,13 +337,17 @@ class Draft:
             known[key] = self._figures_of(part), self._alive_of(part), cost
         return [known[part.key] for part in order]
 
+    def launches(self, part: Part) -> bool:
+        """Whether a group is a kernel: a seed that is drawn from torch's generator is none."""
+        return self.index.atoms[part.atoms[0]].node.op != OWN_DRAW
+
     def _figures_of(self, part: Part) -> Sums:
         """The figures of one group, whose peak is not asked for."""
         priced = self.price(part)
-        need, draws = priced.need, self.index.atoms[part.atoms[0]].node.op == OWN_DRAW
+        need = priced.need
         registers, spill = (need.registers, need.spill_bytes) if need else (0, 0)
-        cost = priced.cost
-        return Sums(0 if draws else 1, cost.bytes, 0, cost.us, registers, spill, cost.spill_bytes)
+        kernels, cost = int(self.launches(part)), priced.cost
+        return Sums(kernels, cost.bytes, 0, cost.us, registers, spill, cost.spill_bytes)
 
     def _alive_of(self, part: Part) -> Alive:
         key = (part.atoms, self.pool.stores(part))

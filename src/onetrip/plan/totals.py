@@ -45,10 +45,9 @@ def totals(
     if bound is None or shared:
         known = bound.shared_us if bound is not None else 0.0
         bound = Bound(max(known, floor_us(index, evaluator)), "floor")
-    launched = [g for g in groups if not is_draw(g)]
     costs = [(g.cost, g) for g in groups]
     if search == "eager":
-        costs = list(_eager_calls(index, launched))
+        costs = list(_eager_calls(index, groups))
     share = eager_bytes(index, evaluator.value_bytes)
     us = sum(c.us for c, _ in costs) - sum(one.saved_us for one in shared)
     return Totals(
@@ -64,10 +63,7 @@ def totals(
 
 
 def is_draw(group: Group) -> bool:
-    """Whether a group only draws a seed from torch's generator: 8 bytes, and no kernel of a plan.
-
-    Eager makes no such call: its random kernels draw their own seeds.
-    """
+    """Whether a group only draws a seed of torch's generator: 8 bytes, and no kernel of a plan."""
     return group.call is not None and group.call.op == OWN_DRAW
 
 

@@ -57,7 +57,15 @@
     const rows = found.slice(0, MOST_ROWS).map((g) => O.make("tr", { class: g.name === O.pick.kernel ? "chosen" : "", onclick: () => O.chooseKernel(g.name) },
       cell(O.make("button", { onclick: () => O.chooseKernel(g.name) }, g.name)), cell(g.title), cell(g.kind), cell(O.bytes(g.reads), true), cell(O.bytes(g.writes), true), cell(`${O.us(g.us)} (${O.range(g)})`, true), cell(g.bound),
       cell(g.registers === null ? "–" : `${g.source === "estimated" ? "~" : ""}${g.registers}${g.spill ? ` +${g.spill} B spilled` : ""}`, true), cell(g.occupancy === null ? "–" : O.percent(g.occupancy), true), cell(O.percent(g.roof), true), cell(pin(g))));
-    put(table(["kernel", "operators", "kind", "#reads", "#writes", "#estimate", "bound by", "#registers", "#occupancy", "#of the roofline", "pin"], rows, "Kernels"), ...more(found.length - rows.length));
+    put(O.make("p", {}, launches(found)), table(["kernel", "operators", "kind", "#reads", "#writes", "#estimate", "bound by", "#registers", "#occupancy", "#of the roofline", "pin"], rows, "Kernels"), ...more(found.length - rows.length));
+  }
+
+  // Why the table may have more rows than the meter has kernels.
+  function launches(groups) {
+    const { shared } = O.data.state, drawn = groups.filter((g) => !g.launched);
+    const notes = shared.map((names) => `${names.join(", ")} share one launch`);
+    if (drawn.length) notes.push(`${drawn.map((g) => g.name).join(", ")} only ${drawn.length > 1 ? "draw seeds" : "draws a seed"}, which is no kernel`);
+    return [`${O.kernels(O.data.state.totals.kernels)} of ${groups.length} ${groups.length === 1 ? "group" : "groups"}`, ...notes.slice(0, MOST_NAMES)].join("; ");
   }
 
   const pin = (g) => (g.generated ? O.make("button", {
