@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ def _module_path(stack: Mapping[str, Any] | None) -> str:
     return re.sub(r"\.{2,}", ".", relative).strip(".")
 
 
+@lru_cache(maxsize=1024)
 def _source_line(trace: str | None) -> str:
     """``file.py:123`` of the innermost frame that is not torch's own."""
     frames = _FRAME.findall(trace or "")

@@ -6,6 +6,7 @@ Pure functions of dims and strides; knows neither nodes nor expressions.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import pairwise
 
 from ..base.errors import Unsupported
@@ -97,9 +98,15 @@ def reshape_strides(x: TensorType, after: Shape) -> Shape | None:
     """The strides of a view of x with another shape; None where no strides can do it."""
     if any(isinstance(d, int) and d == 0 for d in x.shape):
         return TensorType.dense(x.dtype, after).strides
+    return _strides_after(x.shape, x.strides, after)
+
+
+@lru_cache(maxsize=1024)
+def _strides_after(shape: Shape, steps: Shape, after: Shape) -> Shape | None:
+    """Layers of a model make the same views again and again."""
     strides: list[Dim] = []
-    for old, new in segments(x.shape, after):
-        step = _common_step([(x.shape[k], x.strides[k]) for k in old])
+    for old, new in segments(shape, after):
+        step = _common_step([(shape[k], steps[k]) for k in old])
         if step is None:
             return None
         strides.extend(_split_stride(step, [after[k] for k in new]))
