@@ -133,6 +133,52 @@ def test_planning_can_be_cancelled_with_a_button_and_with_a_key(
         running.stop()
 
 
+def test_a_key_cancels_at_once_what_was_just_asked_for(opened: Opened, endless: Any) -> None:
+    running = server.start(endless, "h100")
+    try:
+        page = opened(running.url)
+        before = meters(page)
+        press(page, "b c")
+        assert page.evaluate("document.getElementById('status').textContent").startswith("canc")
+        assert page.locator("#problem").is_hidden() and meters(page) == before
+        press(page, "b f c")  # what waits behind it as well
+        page.evaluate("onetrip.queue")
+        assert meters(page) == before and state(page)["steps"] == 1
+    finally:
+        endless.enough.set()
+        running.stop()
+
+
+def test_what_is_planned_and_what_waits_for_it_is_said(opened: Opened, endless: Any) -> None:
+    running = server.start(endless, "h100")
+    try:
+        page = opened(running.url)
+        said = "document.getElementById('status').textContent"
+        page.evaluate("void onetrip.preset('best')")
+        assert page.evaluate(said) == "planning Best …"
+        page.select_option("#target", "a100")
+        assert page.evaluate(said) == "planning Best, then a100 …"
+        endless.enough.set()
+        page.wait_for_selector("body[data-acts='2']")
+        assert page.evaluate("onetrip.data.graph.target") == "a100"
+        assert page.evaluate(said).startswith("Best: ")
+    finally:
+        endless.enough.set()
+        running.stop()
+
+
+def test_a_reload_finds_its_session_again(opened: Opened) -> None:
+    page = opened()
+    act(page, "f")
+    before, steps = meters(page), state(page)["steps"]
+    page.reload()
+    page.wait_for_selector("body[data-ready]")
+    assert meters(page) == before and state(page)["steps"] == steps == 2
+    act(page, "u")
+    assert state(page)["preset"] == "eager"
+    assert state(opened())["steps"] == 1  # another tab is another page
+
+
 def test_a_budget_stands_beside_the_figures_and_is_red_beyond(
     opened: Opened, demo: ModelWorkshop
 ) -> None:

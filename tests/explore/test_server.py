@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from onetrip.api.workshop import ModelWorkshop
-from onetrip.explore import server
+from onetrip.explore import pages, server
 
 Answer = tuple[int, Any, dict[str, str]]
 
@@ -212,9 +212,67 @@ def test_a_stream_that_is_left_ends_the_planning(endless: Any) -> None:
         running.stop()
 
 
-def test_many_sessions_are_bounded(ask: Any) -> None:
-    for k in range(server.MOST_SESSIONS + 3):
-        assert ask(f"/plan?session=s{k}", b'{"do": "undo"}')[0] == 200
+def test_planning_ends_when_the_page_that_waits_for_it_has_gone(endless: Any) -> None:
+    running = server.start(endless, "h100")
+    ask = asker(running)
+    parts = urlsplit(running.url)
+    headers = {"x-onetrip-token": parts.query.partition("=")[2], "host": parts.netloc}
+    gone = http.client.HTTPConnection(parts.netloc, timeout=60)
+    body = b'{"do": "preset", "preset": "best"}'
+    try:
+        gone.request("POST", "/plan?session=gone", body, headers)
+        assert endless.begun.wait(60)
+        gone.close()
+        # Another target has to be captured and planned behind it.
+        status, found, _ = ask("/plan?session=stays", b'{"do": "go", "target": "a100"}')
+        assert (status, found["target"]) == (200, "a100")
+        assert not endless.enough.is_set()
+    finally:
+        endless.enough.set()
+        running.stop()
+
+
+def test_what_is_cancelled_before_it_has_begun_does_not_begin(endless: Any) -> None:
+    running = server.start(endless, "h100")
+    ask = asker(running)
+    best = b'{"do": "preset", "preset": "best", "number": 3}'
+    try:
+        assert ask("/cancel?session=a&number=3", b"")[0] == 200
+        assert ask("/plan?session=a", best)[:2] == (200, {"cancelled": True})
+        later = best.replace(b"best", b"max").replace(b"3", b"4")
+        assert ask("/plan?session=a", later)[1]["preset"] == "max"
+        ask("/graph?session=a&opened=1")  # a reload counts anew
+        again = best.replace(b"best", b"eager").replace(b"3", b"1")
+        assert ask("/plan?session=a", again)[1]["preset"] == "eager"
+    finally:
+        endless.enough.set()
+        running.stop()
+
+
+FUSE_ALL = b'{"do": "preset", "preset": "max"}'
+
+
+def test_pages_without_work_are_forgotten_first(ask: Any) -> None:
+    ask("/plan?session=mine", FUSE_ALL)
+    for k in range(2 * pages.MOST_SESSIONS):
+        assert ask(f"/graph?session=idle{k}&opened=1")[1]["forgotten"] is False
+    assert ask("/plan?session=mine", b'{"do": "redo"}')[1]["history"] == ["Eager", "Fuse all"]
+    assert ask("/graph?session=idle0")[0] == 200  # nothing was lost with it
+
+
+def test_a_page_whose_work_was_forgotten_is_told_so_and_begins_anew_when_it_is_reloaded(
+    ask: Any,
+) -> None:
+    ask("/plan?session=quiet", FUSE_ALL)
+    for k in range(pages.MOST_SESSIONS):
+        ask(f"/plan?session=busy{k}", FUSE_ALL)
+    for path, body in (("/plan", FUSE_ALL), ("/graph", None), ("/save", None)):
+        status, found, _ = ask(f"{path}?session=quiet", body)
+        assert status == 400 and "reload" in found["error"]
+    opened = ask("/graph?session=quiet&opened=1")[1]
+    assert opened["forgotten"] and opened["state"]["history"] == ["Eager"]
+    assert ask("/plan?session=quiet", FUSE_ALL)[1]["history"] == ["Eager", "Fuse all"]
+    assert ask("/graph?session=quiet&opened=1")[1]["forgotten"] is False
 
 
 def test_an_open_stream_ends_with_the_server(

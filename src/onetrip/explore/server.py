@@ -11,12 +11,12 @@ import secrets
 import socket
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Any
 
+import anyio
 import msgspec
 import uvicorn
 from starlette.applications import Starlette
@@ -29,16 +29,14 @@ from ..base.cancel import Cancelled, cancelled_by
 from ..base.errors import OnetripError, UsageError
 from ..report import compare
 from . import export, shown, source, timeline
-from .boards import PRESETS, Boards, Place
+from .boards import PRESETS
 from .guard import Guard
-from .pins import NO_PINS, Pins
+from .pages import ACTIONS, Action, Explorer, Page
 from .session import Session
 from .workshop import Workshop
 
 MOST_DIGITS = 18
 """Of a number in a request."""
-MOST_SESSIONS = 16
-"""Pages that are remembered; the one that was quiet longest goes first."""
 STATIC = files("onetrip.explore") / "static"
 KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 BEAT_SECONDS = 0.5
@@ -47,126 +45,6 @@ PLANNER = "best"
 """The thread that plans it for a page that has just been opened."""
 GRACE = 3
 """Seconds that answers under way have when the server ends; a stream ends within a beat."""
-
-
-class Action(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of `POST /plan`."""
-
-    do: Literal["preset", "toggle", "pin", "undo", "redo", "go"]
-    preset: str = ""
-    edge: int = -1
-    kernel: str = ""
-    everywhere: bool = False
-    target: str = ""
-    size: str = ""
-    graph: int | None = None
-
-
-ACTIONS: dict[str, Callable[[Session, Action], None]] = {
-    "preset": lambda s, a: s.preset(a.preset),
-    "toggle": lambda s, a: s.toggle(a.edge, a.everywhere),
-    "pin": lambda s, a: s.pin(a.kernel, a.everywhere),
-    "undo": lambda s, a: s.undo(),
-    "redo": lambda s, a: s.redo(),
-    "go": lambda s, a: s.go(target=a.target, size=a.size, graph=a.graph),
-}
-
-
-def needs(session: Session, action: Action) -> Iterator[tuple[Place, str, Pins]]:
-    """The plans that an action shows: the place, the preset, and around which pins."""
-    here = session.place
-    if action.do == "preset":
-        yield here, "eager", NO_PINS
-        if action.preset in PRESETS:
-            yield here, action.preset, here.state.pins
-    elif action.do == "go" and (action.size or here.size) in session.boards.workshop.sizes:
-        for place in session.places():
-            moved = Place(action.target or here.target, action.size or here.size, place.graph)
-            yield moved, "eager", NO_PINS
-            if place.follows:
-                yield moved, session.usual, NO_PINS
-            elif place.state.preset in PRESETS:
-                yield moved, place.state.preset, place.state.pins
-
-
-@dataclass
-class Page:
-    """One open page: its session, what it was told, and whether it wants no plan any more."""
-
-    session: Session
-    unwanted: threading.Event = field(default_factory=threading.Event)
-    told: shown.Told = field(default_factory=shown.Told)
-
-
-class Explorer:
-    """Every page of one model.
-
-    Attributes:
-        ending: whether the server that shows it is about to end.
-        settle: called when plans were made, which stay in memory for good.
-    """
-
-    ending: Callable[[], bool] = staticmethod(lambda: False)
-
-    def __init__(
-        self, workshop: Workshop, target: str, settle: Callable[[], None] = lambda: None
-    ) -> None:
-        self.boards = Boards(workshop)
-        self.target, self.settle = target, settle
-        self.pages: OrderedDict[str, Page] = OrderedDict()
-        self._lock = threading.RLock()
-
-    def page(self, name: str) -> Page:
-        """The page of this name; a new one begins with Eager."""
-        if not name or len(name) > 64:
-            raise UsageError("a request names its page", expected="?session=...", found=name[:80])
-        with self._lock:
-            found = self.pages.get(name)
-            if found is None:
-                found = self.pages[name] = Page(
-                    Session(self.boards, self.target, self.boards.workshop.given)
-                )
-                while len(self.pages) > MOST_SESSIONS:
-                    self.pages.popitem(last=False)
-            self.pages.move_to_end(name)
-            return found
-
-    def ask(self, name: str, question: Callable[[Page], Any]) -> Any:
-        """The answer to a question about a page, one question at a time."""
-        with self._lock:
-            return question(self.page(name))
-
-    def foresee(self, name: str, action: Action) -> None:
-        """Makes the plans that an action needs, while other pages go on.
-
-        Raises:
-            Cancelled: the page wants none any more.
-        """
-        page = self.page(name)
-        page.unwanted.clear()
-        with cancelled_by(page.unwanted):
-            for place, preset, pins in needs(page.session, action):
-                self.boards.planned(place, preset, pins)
-        if action.do in ("preset", "go"):
-            self.settle()
-
-    def cancel(self, name: str) -> None:
-        """Ends the planning that a page waits for; its groups stay as they are."""
-        self.page(name).unwanted.set()
-
-    def best(self) -> dict[str, Any]:
-        """The figures of Best where the pages began, with its bound."""
-        workshop = self.boards.workshop
-        t = workshop.plan(workshop.sizes[0], self.target, "best").document.totals
-        self.settle()
-        gap = t.estimated_us / t.bound_us - 1 if t.bound_us else 0.0
-        return {
-            "kernels": t.kernels,
-            "us": t.estimated_us,
-            "bound": t.bound_us,
-            "kind": t.bound_kind,
-            "gap": gap,
-        }
 
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -184,7 +62,7 @@ def application(explorer: Explorer, token: str, hosts: Sequence[str]) -> Guard:
     routes = [
         Route("/", lambda _: HTMLResponse((STATIC / "index.html").read_text())),
         Route("/static/{name}", _static),
-        Route("/graph", answer(_opened)),
+        Route("/graph", _opening(explorer)),
         Route("/plan", _act(explorer), methods=["POST"]),
         Route("/cancel", _cancel(explorer), methods=["POST"]),
         Route(
@@ -212,11 +90,24 @@ def _answer(explorer: Explorer, question: Callable[[Page, Request], Any]) -> End
     async def endpoint(request: Request) -> Response:
         name = request.query_params.get("session", "")
 
-        def found() -> Any:
+        def found(unwanted: threading.Event) -> Any:
             made = explorer.ask(name, lambda page: question(page, request))
-            return made() if callable(made) else made
+            with cancelled_by(unwanted):
+                return made() if callable(made) else made
 
-        return await _told(found)
+        return await _told(request, found)
+
+    return endpoint
+
+
+def _opening(explorer: Explorer) -> Endpoint:
+    """All of a page; `opened=1` where it has just been opened."""
+
+    async def endpoint(request: Request) -> Response:
+        name = request.query_params.get("session", "")
+        if request.query_params.get("opened") == "1":
+            return await _told(request, lambda _: explorer.open(name))
+        return await _told(request, lambda _: explorer.ask(name, Page.whole))
 
     return endpoint
 
@@ -242,11 +133,11 @@ def _act(explorer: Explorer) -> Endpoint:
             spent.append(1e3 * (time.thread_time() - began))
             return found
 
-        def answer_of() -> Any:
-            explorer.foresee(name, action)
+        def answer_of(unwanted: threading.Event) -> Any:
+            explorer.foresee(name, action, unwanted)
             return explorer.ask(name, change)
 
-        answered = await _told(answer_of)
+        answered = await _told(request, answer_of)
         if spent:
             answered.headers["server-timing"] = f"python;dur={spent[0]:.1f}"
         return answered
@@ -259,7 +150,13 @@ def _cancel(explorer: Explorer) -> Endpoint:
 
     async def endpoint(request: Request) -> Response:
         name = request.query_params.get("session", "")
-        return await _told(lambda: explorer.cancel(name))
+        await request.body()
+
+        def drop(_: threading.Event) -> None:
+            given = "number" in request.query_params
+            explorer.page(name).drop(_number(request, "number") if given else None)
+
+        return await _told(request, drop)
 
     return endpoint
 
@@ -271,12 +168,12 @@ def _exported(explorer: Explorer) -> Endpoint:
         name = request.query_params.get("session", "")
         redact = request.query_params.get("redact", "") == "1"
 
-        def found() -> Any:
+        def found(unwanted: threading.Event) -> Any:
             for preset in PRESETS:
-                explorer.foresee(name, Action("preset", preset=preset))
+                explorer.foresee(name, Action("preset", preset=preset), unwanted)
             return explorer.ask(name, lambda p: {"html": export.page(p.session, redact=redact)})
 
-        return await _told(found)
+        return await _told(request, found)
 
     return endpoint
 
@@ -284,7 +181,23 @@ def _exported(explorer: Explorer) -> Endpoint:
 # ------------------------------------------------------------------ answers
 
 
-async def _told(question: Callable[[], Any]) -> Response:
+async def _told(request: Request, question: Callable[[threading.Event], Any]) -> Response:
+    """The answer to a question, whose planning ends when nobody waits for it any more."""
+    gone = threading.Event()
+
+    async def watch() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        gone.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watch)
+        answered = await _answered(lambda: question(gone))
+        tasks.cancel_scope.cancel()
+    return answered
+
+
+async def _answered(question: Callable[[], Any]) -> Response:
     try:
         return _json(await run_in_threadpool(question))
     except Cancelled:
@@ -304,11 +217,6 @@ def _static(request: Request) -> Response:
     if kind is None or "/" in name or "\\" in name or not found.is_file():
         return _json({"error": "no such file"}, 404)
     return Response(found.read_bytes(), media_type=kind)
-
-
-def _opened(page: Page, request: Request) -> Any:
-    page.told = shown.Told()
-    return {"graph": shown.graph(page.session), "state": shown.state(page.session, page.told)}
 
 
 def _number(request: Request, name: str) -> int:
@@ -350,8 +258,6 @@ def _diff(session: Session, against: str) -> Any:
 async def _stream(explorer: Explorer) -> AsyncIterator[str]:
     """Signs of life until Best is planned, then its figures; where the page leaves or the server
     ends, so does the planning."""
-    import anyio
-
     made: list[str] = []
     unwanted = threading.Event()
 

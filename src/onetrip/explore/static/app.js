@@ -46,44 +46,59 @@ O.takeState = (state) => {
   if (O.pick.kernel && !data.groups.has(O.pick.kernel)) O.pick.kernel = (data.homes.get(O.pick.node) || [null])[0];
 };
 
-O.load = async () => {
-  const { graph, state } = O.exported ? O.exported.states[O.exported.shown] : await O.ask("/graph");
+O.load = async (opened) => {
+  const { graph, state, forgotten } = O.exported ? O.exported.states[O.exported.shown] : await O.ask(opened ? "/graph?opened=1" : "/graph");
   O.takeGraph(graph);
   O.takeState(state);
   O.drawAll();
+  if (forgotten) O.fail("The server had forgotten this page, with all that was done on it: others were opened, and this one was quiet longest. It begins anew.");
 };
 
 // One action at a time; answers come in the order of the actions.
 O.queue = Promise.resolve();
+O.asked = []; // what is waited for: the number of each action, and what is said meanwhile
+O.number = 0; // of the last action
+O.dropped = 0; // actions up to this number are wanted no more
+O.announce = () => { const said = O.asked.map((a) => a.says).filter(Boolean); if (said.length) O.by("status").textContent = `planning ${said.join(", then ")} …`; };
+O.says = (action) => (action.do === "preset" ? O.data.graph.presets[action.preset] : action.do === "go" ? action.target || action.size || O.data.graph.graphs[action.graph] : "");
 O.act = (action) => {
   if (O.exported) return O.fail("A file without Python changes no plan: onetrip explore does.");
+  const number = ++O.number, mine = { number, says: O.says(action) };
+  O.asked.push(mine);
+  O.announce();
+  const slow = setTimeout(() => { O.by("cancel").hidden = false; }, PATIENCE);
+  const over = () => {
+    clearTimeout(slow);
+    O.asked = O.asked.filter((a) => a !== mine);
+    if (!O.asked.length) O.by("cancel").hidden = true;
+  };
   O.queue = O.queue.then(async () => {
     const began = performance.now();
-    const slow = setTimeout(() => { O.by("cancel").hidden = false; }, PATIENCE);
-    const state = await O.ask("/plan", action).finally(() => { clearTimeout(slow); O.by("cancel").hidden = true; });
-    if (state.cancelled) { O.drawHead(); O.by("status").textContent = "cancelled: the plan is as it was"; return; }
+    const state = number <= O.dropped ? { cancelled: true } : await O.ask("/plan", { ...action, number });
     O.spent = O.python;
+    over();
+    if (state.cancelled) { O.drawHead(); O.by("status").textContent = "cancelled: the plan is as it was"; return O.announce(); }
     O.by("problem").hidden = true;
     if (state.whole) { await O.load(); } else { O.takeState(state); O.drawChange(); }
     O.tell();
+    O.announce();
     await new Promise((painted) => requestAnimationFrame(() => setTimeout(painted)));
     O.took = performance.now() - began; // until the new figures are painted; what follows may be later
     O.drawRest();
     document.body.dataset.acts = Number(document.body.dataset.acts || 0) + 1;
-  }).catch((error) => { O.drawHead(); O.tell(); O.fail(error); });
+    return undefined;
+  }).catch((error) => { over(); O.drawHead(); O.tell(); O.announce(); O.fail(error); });
   return O.queue;
 };
 O.cancel = () => {
-  if (O.by("cancel").hidden) return O.fail("Nothing is being planned.");
+  if (!O.asked.length) return O.fail("Nothing is being planned.");
   if (O.stopBest) O.stopBest();
-  return O.ask("/cancel", {}).catch(O.fail);
+  O.dropped = O.number;
+  return O.ask(`/cancel?number=${O.dropped}`, {}).catch(O.fail);
 };
 
 O.preset = (name) => {
-  if (!O.exported) {
-    O.by("status").textContent = `planning ${O.data.graph.presets[name]} …`;
-    return O.act({ do: "preset", preset: name });
-  }
+  if (!O.exported) return O.act({ do: "preset", preset: name });
   const found = O.exported.states[name];
   O.takeGraph(found.graph);
   O.takeState(found.state);
@@ -341,7 +356,7 @@ O.start = async () => {
   O.chooseDetail = O.tabs("detail-tabs", "detail", ["Why", "Kernel", "Node"], O.showDetail);
   O.chooseTable = O.tabs("table-tabs", "table", O.tableNames, O.showTable);
   O.listen();
-  await O.load();
+  await O.load(true);
   O.tell();
   O.by("nodes").focus();
   performance.mark("onetrip-shown");

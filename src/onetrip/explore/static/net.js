@@ -8,7 +8,15 @@ O.exported = (() => {
   return found ? JSON.parse(found.textContent) : null;
 })();
 O.token = new URLSearchParams(location.search).get("token") || "";
-O.session = Array.from(crypto.getRandomValues(new Uint8Array(12)), (b) => b.toString(16)).join("");
+// A name of this tab, which a reload keeps; another run of the server has another token.
+O.session = (() => {
+  const made = Array.from(crypto.getRandomValues(new Uint8Array(12)), (b) => b.toString(16)).join("");
+  if (O.exported) return made;
+  const [token, known] = (sessionStorage.getItem("onetrip") || "").split(" ");
+  if (known && token === O.token) return known;
+  sessionStorage.setItem("onetrip", `${O.token} ${made}`);
+  return made;
+})();
 
 O.ask = async (path, body) => {
   const [route, query] = path.split("?");
