@@ -60,7 +60,8 @@ def reasons() -> Iterator[str]:
     yield "| code | class | the sentence, with figures in it | what changes it |"
     yield "|---|---|---|---|"
     for code, reason in REASONS.items():
-        yield f"| `{code}` | {reason.cls} | {reason.sentence} | {reason.remedy} |"
+        cls = " or ".join(filter(None, (reason.cls, reason.milder)))
+        yield f"| `{code}` | {cls} | {reason.sentence} | {reason.remedy} |"
 
 
 def commands() -> Iterator[str]:

@@ -581,7 +581,8 @@ def test_the_kernels_of_the_table_come_to_the_meters(name: str) -> None:
     assert (sharing > 0) == (name == "twins")
 
 
-def test_a_graph_has_one_bound_on_a_target(session: Session) -> None:
+def test_a_graph_has_one_bound_on_a_target() -> None:
+    session = demo_session("demo", "h100")
     assert "bound" not in shown.totals(session)
     session.preset("best")
     bound = shown.totals(session)["bound"], shown.totals(session)["bound_kind"]
@@ -680,6 +681,31 @@ def test_an_export_leaves_the_session_and_redacts(session: Session) -> None:
     assert "layer_norm" in hidden
     for text in (html, hidden):
         assert "/static/" not in text.replace('"/static/', "") or "src=" not in text
+
+
+def test_an_export_tells_of_every_edge(session: Session) -> None:
+    for state in export._data(session, False)["states"].values():
+        edges = state["state"]["edges"]
+        assert state["why"].keys() == edges.keys()
+        for k, (status, _) in edges.items():
+            assert ("if_cut" in state["why"][k]) == (status == "fused")
+
+
+def test_what_keeps_two_apart_is_said_of_the_groups_that_are_shown(session: Session) -> None:
+    told = shown.Told()
+    shown.state(session, told)
+    chosen = edge(session, "add → gelu")
+    assert shown.edge_state(session, chosen) == ("cut", "as-drawn")
+    found = shown.why(session, chosen)
+    assert found["verdict"] == "by-user" and "rest of the plan" not in found["reason"]
+    (time,) = found["evidence"]
+    assert time["limit"].startswith("time of one kernel") and time["value"] < time["bound"]
+    session.preset("best")
+    shown.state(session, told)
+    assert {code for _, code in told.edges.values()}.isdisjoint({"as-drawn"})
+    session.preset("eager")
+    shown.state(session, told)
+    assert told.edges[chosen.id] == ("cut", "as-drawn")
 
 
 class Words(nn.Module):

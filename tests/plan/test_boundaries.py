@@ -12,6 +12,7 @@ from onetrip.ir.graph import Graph
 from onetrip.ir.nest import Nest
 from onetrip.plan.decision import Evidence
 from onetrip.plan.plan import Boundary, GraphPlan
+from onetrip.plan.reasons import TIME
 from onetrip.plan.search import Search, plan_graph
 from onetrip.target import Target, load
 
@@ -112,7 +113,7 @@ def test_the_cut_says_how_much_would_spill_and_what_it_would_cost() -> None:
     assert (wanted.value, wanted.bound) == (48 + 416 // 4, 48)
     assert f"{48 + 416 // 4} registers" in pressed.reason
     assert figures["spilled bytes of a thread"].value == 416
-    time, spilled = figures["time of two kernels"], figures["traffic of spilled registers"].value
+    time, spilled = figures[TIME], figures["traffic of spilled registers"].value
     assert time.bound is not None and time.value == fused.us > time.bound
     saved = 1e6 * spilled / FEW.spill_bandwidth
     assert fused.us - saved < time.bound, "without the spills one kernel would be faster"

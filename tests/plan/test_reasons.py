@@ -21,7 +21,7 @@ from onetrip.plan.index import index_graph
 from onetrip.plan.legality import MOST_MEMBERS, Legality
 from onetrip.plan.plan import Boundary, GraphPlan
 from onetrip.plan.pool import Pool
-from onetrip.plan.reasons import reason
+from onetrip.plan.reasons import as_drawn, reason
 from onetrip.plan.search import plan_graph
 from onetrip.target import Target, load
 
@@ -117,7 +117,8 @@ def check(boundary: Boundary) -> None:
     decision = boundary.decision
     assert decision.sentence and decision.remedy, boundary
     assert "{" not in decision.sentence + decision.remedy, boundary
-    assert decision.cls == REASONS[decision.code].cls or decision.code.startswith("pressure")
+    row = REASONS[decision.code]
+    assert decision.cls in (row.cls, row.milder)
     if decision.cls in ("over-limit", "unprofitable"):
         assert decision.evidence, boundary
         assert all(e.unit and e.bound is not None for e in decision.evidence), boundary
@@ -227,8 +228,16 @@ def test_a_merge_that_is_legal_has_its_price_as_the_reason(apart_us: float, code
     evaluator, pool = Evaluator(index, H200, {}), Pool(index)
     legality = Legality(pool, evaluator, Constraints())
     found = reason(legality, "best", (pool.parts[0], pool.parts[1]), apart_us)
-    assert (found.code, found.evidence[0].bound) == (code, apart_us)
-    assert found.if_fused is not None
+    (time,) = found.evidence
+    assert (found.code, time.bound) == (code, apart_us)
+    assert found.if_fused is not None and time.value == found.if_fused.us
+    assert time.limit.startswith("time of one kernel")
+    drawn = as_drawn(found)
+    if code == "not-reached":
+        assert (drawn.code, drawn.cls) == ("as-drawn", "by-user") and "plan" not in drawn.sentence
+        assert (drawn.evidence, drawn.if_fused) == (found.evidence, found.if_fused)
+    else:
+        assert drawn == found
 
 
 MET_ELSEWHERE = {"rng", "dtype", "mutation", "peak-memory", "recompute"}

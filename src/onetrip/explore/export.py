@@ -24,6 +24,8 @@ _SCRIPT = re.compile(r'<script src="/static/([\w.-]+)"( defer)?></script>')
 _STYLE = re.compile(r'<link rel="stylesheet" href="/static/([\w.-]+)">')
 MOST_SOURCES = 60
 """Kernels whose source is put into the file, the dearest first."""
+MOST_FUSED = 500
+"""Fused edges whose cut is tried for the file, those of most bytes first."""
 FILE = File("the page", "HTML that the explorer wrote", "export it again")
 
 
@@ -75,11 +77,12 @@ def _state(session: Session, redact: bool) -> dict[str, Any]:
     graph, state = shown.graph(session), shown.state(session, shown.Told())
     parts = board.parts()
     dearest = sorted(parts, key=lambda n: -board.draft.price(parts[n]).cost.us)[:MOST_SOURCES]
-    cut = [e for e in board.edges if not board.is_fused(e)]
+    fused = sorted(filter(board.is_fused, board.edges), key=lambda e: -e.bytes)[:MOST_FUSED]
+    told = {e.id for e in board.edges if not board.is_fused(e)} | {e.id for e in fused}
     return {
         "graph": graph,
         "state": state,
-        "why": {str(e.id): shown.why(session, e) for e in cut},
+        "why": {str(k): shown.why(session, board.edges[k]) for k in sorted(told)},
         "kernels": {} if redact else {n: source.kernel(session, parts[n]) for n in dearest},
         "memory": timeline.memory(session),
     }

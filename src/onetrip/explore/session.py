@@ -17,6 +17,7 @@ from ..plan.decision import Decision
 from ..plan.draft import ENTWINED, Sums, name_of
 from ..plan.plan import GraphPlan, Together, Totals
 from ..plan.pool import Part
+from ..plan.reasons import as_drawn
 from ..report.compare import stem
 from ..report.keys import named, short
 from ..report.schema import Line
@@ -386,9 +387,15 @@ class Session:
         """A planner's sentence with the names of calls."""
         return named(sentence, self.board.planned.keys)
 
+    def why(self, edge: Edge) -> Decision | None:
+        """Why an edge is not fused; None where it is. What Best did not reach is only drawn so in
+        groups that Best did not choose."""
+        found = self.board.why(edge)
+        return found if found is None or self.state.preset == "best" else as_drawn(found)
+
     def lock(self, edge: Edge) -> bool:
         """Whether no user can fuse this cut edge."""
-        why = self.board.why(edge)
+        why = self.why(edge)
         return why is not None and is_locked(why)
 
     # -------------------------------------------------------------- files

@@ -25,16 +25,19 @@ from .pins import pinned
 from .session import Session, label
 
 Json = dict[str, Any]
+_BY_SEARCH = ("not-reached", "as-drawn")
+"""Codes that tell whether a search chose the groups."""
 MOST_OPS = 5
 """Operators named in the title of a group."""
 
 
 @dataclass
 class Told:
-    """What a page was told: names of groups by key, states of edges, which groups are pinned, and
-    which edges the user cut."""
+    """What a page was told: whether the groups are Best's, names of groups by key, states of edges,
+    which groups are pinned, and which edges the user cut."""
 
     board: int = 0
+    searched: bool = False
     groups: dict[int, str] = field(default_factory=dict)
     edges: dict[int, tuple[str, str]] = field(default_factory=dict)
     pinned: set[int] = field(default_factory=set)
@@ -136,6 +139,9 @@ def state(session: Session, told: Told) -> Json:
     asked += _between(board, told, changed.values(), {e.id for e in asked})
     statuses = {e.id: edge_state(session, e) for e in asked}
     marked = told.yours ^ now.cuts
+    if told.searched != (now.preset == "best"):
+        told.searched = not told.searched
+        marked |= {k for k, (_, code) in told.edges.items() if code in _BY_SEARCH}
     statuses |= {k: edge_state(session, board.edges[k]) for k in marked - statuses.keys()}
     fresh = {k: s for k, s in statuses.items() if told.edges.get(k) != s}
     told.edges |= fresh
@@ -196,7 +202,7 @@ def _between(board: Board, told: Told, changed: Iterable[Part], known: set[int])
 def edge_state(session: Session, edge: Edge) -> tuple[str, str]:
     """`fused`, `cut`, `yours` (cut by the user), `other` (no kernel as it is written, but Best may
     compute both ends in another way) or `locked`, and the code of the reason."""
-    why = session.board.why(edge)
+    why = session.why(edge)
     if why is None:
         return "fused", ""
     if is_locked(why):
@@ -309,7 +315,7 @@ def _floor_us(board: Board, part: Part) -> float:
 def why(session: Session, edge: Edge) -> Json:
     """The record of an edge: why it is cut and what fusing changes, or what a cut would."""
     board = session.board
-    decision = board.why(edge)
+    decision = session.why(edge)
     a, b = (board.nodes[k] for k in (edge.a, edge.b))
     made, read = (n.call.nodes[0].origin.line for n in (a, b))
     found: Json = {

@@ -197,7 +197,12 @@ def _recomputed(
         for home in choice.homes:
             decision = decide(
                 "recompute",
-                Evidence("time with the value stored", choice.together_us, "us", choice.apart_us),
+                Evidence(
+                    "time with the value computed again instead of stored",
+                    choice.together_us,
+                    "us",
+                    choice.apart_us,
+                ),
                 value=choice.name,
                 readers=len(choice.homes),
                 fused=choice.together_us,

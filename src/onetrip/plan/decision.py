@@ -53,11 +53,16 @@ class Decision:
 
 @dataclass(frozen=True)
 class Reason:
-    """A row of the table: class, sentence and remedy; `{...}` are filled in by `decide`."""
+    """A row of the table: class, sentence and remedy; `{...}` are filled in by `decide`.
+
+    Attributes:
+        milder: the class where one kernel could be made and is only slower.
+    """
 
     cls: Class
     sentence: str
     remedy: str
+    milder: Class | None = None
 
 
 REASONS: dict[str, Reason] = {
@@ -116,6 +121,7 @@ REASONS: dict[str, Reason] = {
         "over-limit",
         "one kernel would need {value} registers a thread, the chip has {bound}",
         "cut elsewhere, or store one of the values that live across the kernel",
+        milder="unprofitable",
     ),
     "pressure-shared-memory": Reason(
         "over-limit",
@@ -155,6 +161,12 @@ REASONS: dict[str, Reason] = {
         "the rest of the plan",
         "fuse({producer}, {consumer}) forces it",
     ),
+    "as-drawn": Reason(
+        "by-user",
+        "one kernel would take {fused:.3g} us instead of {apart:.3g} us: nothing but the groups "
+        "that are shown keeps the two apart",
+        "fuse({producer}, {consumer})",
+    ),
     "user-cut": Reason("by-user", "cut({a}, {b}) was asked for", "take the cut back"),
     "user-pin": Reason(
         "by-user",
@@ -173,14 +185,20 @@ def decide(
     code: str,
     *evidence: Evidence,
     if_fused: IfFused | None = None,
-    cls: Class | None = None,
+    milder: bool = False,
     **words: Any,
 ) -> Decision:
-    """The decision of a code, its sentence and remedy filled in; KeyError for a missing word."""
+    """The decision of a code, its sentence and remedy filled in; KeyError for a missing word.
+
+    Args:
+        milder: of the milder class that the table has for the code.
+    """
     reason = REASONS[code]
+    cls = reason.milder if milder else reason.cls
+    assert cls is not None, f"{code} has no milder class"
     return Decision(
         code,
-        cls or reason.cls,
+        cls,
         reason.sentence.format(**words),
         evidence,
         if_fused,

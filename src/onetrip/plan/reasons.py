@@ -6,12 +6,16 @@ made. Must not change which groups there are.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..cost.occupancy import register_limit
 from ..target import Target
-from .decision import Decision, Evidence, decide
+from .decision import REASONS, Decision, Evidence, decide
 from .evaluate import Priced
 from .legality import Fused, Legality, if_fused
 from .pool import Part
+
+TIME = "time of one kernel instead of two"
 
 
 def reason(legality: Legality, search: str, parts: tuple[Part, Part], apart_us: float) -> Decision:
@@ -37,7 +41,7 @@ def _unprofitable(legality: Legality, fused: Fused, apart_us: float) -> Decision
         return pressed
     return decide(
         "unprofitable" if cost.us >= apart_us else "not-reached",
-        Evidence("time of two kernels", cost.us, "us", apart_us),
+        Evidence(TIME, cost.us, "us", apart_us),
         if_fused=if_fused(fused.priced),
         fused=cost.us,
         apart=apart_us,
@@ -59,9 +63,18 @@ def _pressed(priced: Priced, target: Target, apart_us: float) -> Decision | None
         Evidence("registers of a thread", wanted, "registers", limit),
         Evidence("spilled bytes of a thread", needs.spill_bytes, "bytes", 0),
         Evidence("traffic of spilled registers", cost.spill_bytes, "bytes", 0),
-        Evidence("time of two kernels", cost.us, "us", apart_us),
+        Evidence(TIME, cost.us, "us", apart_us),
         if_fused=if_fused(priced),
-        cls="unprofitable",
+        milder=True,
         value=wanted,
         bound=limit,
     )
+
+
+def as_drawn(decision: Decision) -> Decision:
+    """The same where no search chose the groups: what keeps a legal merge from being made."""
+    if decision.code != "not-reached":
+        return decision
+    time, row = decision.evidence[0], REASONS["as-drawn"]
+    sentence = row.sentence.format(fused=time.value, apart=time.bound)
+    return replace(decision, code="as-drawn", cls=row.cls, sentence=sentence)

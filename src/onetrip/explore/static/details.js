@@ -21,7 +21,8 @@
     if (id === null) return put(O.make("p", {}, "Choose a boundary: in the graph, in the table below, or with n and p."));
     const mine = ++asked;
     const found = O.exported ? O.frozen().why[id] : await O.ask(`/why?edge=${id}`).catch(O.fail);
-    if (mine !== asked || !found || O.detail !== "Why") return undefined;
+    if (mine !== asked || O.detail !== "Why") return undefined;
+    if (!found) return put(O.make("p", {}, O.exported ? "What a cut here would change is not in this file." : "No answer came."));
     return put(...(found.verdict ? cut(found) : fused(found)));
   }
 
