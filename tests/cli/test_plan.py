@@ -53,6 +53,47 @@ def test_plan_prints_groups_and_totals(model: str, factory: str) -> None:
         assert word in found.output
 
 
+def saved(model: str, path: Path, *flags: str) -> schema.Document:
+    """A plan in which gelu and layer_norm are pinned apart, as a page saves it."""
+    from onetrip import api
+
+    net = api.load_model(f"{model}:norm")
+    made = api.plan(net.model, net.args, target="a100", numerics="fast").pin("gelu")
+    made.save(path)
+    return made.document
+
+
+def test_a_saved_plan_is_planned_again(model: str, tmp_path: Path) -> None:
+    path, out = tmp_path / "saved.json", tmp_path / "again.json"
+    document = saved(model, path)
+    assert document.totals.kernels == 2
+    found = run("plan", f"{model}:norm", "--plan", str(path), "--out", str(out))
+    assert found.exit_code == 0, found.output
+    assert schema.read(out) == document
+    other = run("plan", f"{model}:norm", "--plan", str(path), "--target", "h100", "--json")
+    again = schema.decode(other.output)
+    assert (again.target, again.numerics, again.totals.kernels) == ("h100", "fast", 2)
+
+
+def test_every_line_that_is_not_honoured_is_named_with_its_reason(
+    model: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "saved.json"
+    saved(model, path)
+    text = path.read_text()
+    (line,) = json.loads(text)["graphs"][0]["lines"]
+    known = json.loads(text)
+    known["graphs"][0]["lines"] = [
+        {**line, "calls": [c.replace("gelu", name) for c in line["calls"]]}
+        for name in ("tanh", "gelu", "relu")
+    ]
+    path.write_text(json.dumps(known))
+    found = run("plan", f"{model}:norm", "--plan", str(path))
+    assert found.exit_code != 0
+    for word in ("2 lines cannot be honoured", "tanh", "relu", "no such call"):
+        assert word in found.output
+
+
 def test_plan_json_is_the_plan_file(model: str, tmp_path: Path) -> None:
     out = tmp_path / "p.json"
     args = ("--target", "a100", "--search", "eager", "--out", str(out), "--json")

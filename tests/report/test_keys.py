@@ -11,7 +11,7 @@ from onetrip.ir.types import TensorType
 from onetrip.plan.constraints import Constraints, Refusal
 from onetrip.plan.decision import decide
 from onetrip.report.keys import keys_of, named, resolve, short
-from onetrip.report.lines import added, constraints_of, refuse, wish
+from onetrip.report.lines import added, constraints_of, raise_all, refused, wish
 from onetrip.report.schema import Line
 
 Call = tuple[str, str, tuple[str, ...]]
@@ -151,9 +151,9 @@ def test_a_refused_wish_says_why() -> None:
     line = Line("fuse", (keys.calls[1].key, keys.calls[2].key))
     why = decide("user-pin", node="gelu_1")
     with pytest.raises(UsageError, match=r"fuse\(enc\.0\.norm") as caught:
-        refuse((Refusal("fuse", ("n", "gelu_1"), why),), (line,), keys)
+        raise_all([*refused((Refusal("fuse", ("n", "gelu_1"), why),), (line,), keys)])
     assert "pinned" in str(caught.value)
-    refuse((), (line,), keys)
+    assert not [*refused((), (line,), keys)]
 
 
 def test_sentences_name_calls_and_keep_their_own_words() -> None:

@@ -17,7 +17,7 @@ from ..report.view import Plan, Planned, Settings, make_plan
 from ..target import Target, load
 from .arguments import check_arguments, check_options
 from .backend import backend
-from .honour import with_plan
+from .honour import given_plan, with_plan
 from .measure import timer_here
 from .pipeline import Analyzed, analyze
 
@@ -35,6 +35,7 @@ def plan(
     dynamic_shapes: Any = None,
     numerics: str = "eager",
     autotune: bool = False,
+    plan: Plan | str | Path | None = None,
 ) -> Plan:
     """The plan of a model for a chip that need not be here; nothing is run or allocated.
 
@@ -49,14 +50,16 @@ def plan(
         numerics: `bitwise`, `eager` (eager's rounding points) or `fast`; see `base.options`.
         autotune: whether ways that the cost model cannot tell apart are timed, which runs them on
             made-up values; the target is then the device at hand.
+        plan: its cuts, fuses and pins are honoured, as `compile` does.
 
     Raises:
         UsageError: an argument that is not one; an unknown target, search or numerics; autotune
-            for a device that is not here.
+            for a device that is not here; lines of the plan that cannot be honoured.
         CaptureError: the model's Python needs a tensor's value, or raised.
         Unsupported: a graph holds what the planner has no form for.
     """
-    options = parse_options(None, {"search": search, "numerics": numerics, "autotune": autotune})
+    chosen = {"search": search, "numerics": numerics, "autotune": autotune}
+    options = parse_options(None, {**chosen, "plan": given_plan(plan)})
     chip = load(target)
     analyzed = analyze_model(
         model, args, kwargs, chip, options, training=training, dynamic=dynamic_shapes

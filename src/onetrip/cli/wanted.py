@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from onetrip.base.options import NUMERICS, SEARCHES
 
@@ -53,3 +54,10 @@ def takes_wanted(command: Callable[..., None]) -> Callable[..., None]:
         command(wanted=Wanted(target, search, numerics, training), **rest)
 
     return functools.reduce(lambda made, option: option(made), reversed(OPTIONS), called)
+
+
+def unless_given(wanted: Wanted, plan: Any) -> Wanted:
+    """How a plan was made, where the command line does not say otherwise."""
+    named = click.get_current_context().get_parameter_source
+    kept = (f.name for f in fields(Wanted) if named(f.name) is ParameterSource.DEFAULT)
+    return replace(wanted, **{name: getattr(plan, name) for name in kept})

@@ -124,14 +124,19 @@ def constraints_of(lines: Iterable[Line], keys: Keys) -> Constraints:
     region in the model's code as many as can.
 
     Raises:
-        UsageError: a line names a call that the graph does not have.
+        UsageError: lines name calls that the graph does not have.
     """
     cut: list[Pair] = []
     fuse: list[Pair] = []
     pin: list[tuple[str, ...]] = []
     want: list[Pair] = []
+    missing: list[UsageError] = []
     for line in lines:
-        members = [_names(key, line, keys) for key in line.calls]
+        try:
+            members = [_names(key, line, keys) for key in line.calls]
+        except UsageError as error:
+            missing.append(error)
+            continue
         nodes = tuple(name for names in members for name in names)
         if line.kind == "pin":
             pin.append(nodes)
@@ -143,6 +148,7 @@ def constraints_of(lines: Iterable[Line], keys: Keys) -> Constraints:
             # In graph order, so that each step adds to a group without a hole.
             whole = keys.between(nodes)
             fuse.extend((a, b) for k, b in enumerate(whole) for a in whole[:k])
+    raise_all(missing)
     return Constraints(tuple(cut), tuple(fuse), tuple(pin), tuple(want))
 
 
@@ -204,13 +210,28 @@ def calls_of(refusal: Refusal, keys: Keys) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def refuse(refusals: Sequence[Refusal], lines: Sequence[Line], keys: Keys) -> None:
-    """Raises UsageError for the first binding wish that the planner could not meet, and why."""
+def raise_all(errors: Sequence[UsageError]) -> None:
+    """Raises UsageError for wishes that cannot be honoured, each with its reason; none: nothing."""
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        each = [e.message + (f" ({e.found})" if e.found else "") for e in errors]
+        raise UsageError(
+            f"{len(errors)} lines cannot be honoured",
+            found="; ".join(each),
+            next_step="plan the model as it is now, and ask for these lines in another way",
+        )
+
+
+def refused(refusals: Sequence[Refusal], lines: Sequence[Line], keys: Keys) -> Iterator[UsageError]:
+    """An error for each binding line that the planner could not meet, and why."""
     asked = asked_by(lines, keys) if refusals else {}
+    told: set[Line] = set()
     for refusal in refusals:
         line = asked.get((refusal.constraint, refusal.names))
-        if is_binding(line):
-            raise _refused(refusal, line, keys)
+        if is_binding(line) and (line is None or line not in told):
+            yield _refused(refusal, line, keys)
+            told |= {line} if line is not None else set()
 
 
 def _refused(refusal: Refusal, line: Line | None, keys: Keys) -> UsageError:
@@ -234,8 +255,10 @@ def evidence_text(evidence: Iterable[Evidence]) -> str:
     )
 
 
-def refuse_views(lines: Iterable[Line], keys: Keys, views: Mapping[str, str]) -> None:
-    """Raises UsageError for a user's cut or fuse that names a view: no kernel computes it.
+def views_among(
+    lines: Iterable[Line], keys: Keys, views: Mapping[str, str]
+) -> Iterator[UsageError]:
+    """An error for each of a user's cuts and fuses that names a view: no kernel computes it.
 
     Args:
         views: names of the nodes that are views, and of the values that they are views of.
@@ -248,10 +271,11 @@ def refuse_views(lines: Iterable[Line], keys: Keys, views: Mapping[str, str]) ->
             base = views.get(names[-1])
             if base is None or not all(n in views for n in names):
                 continue
-            raise UsageError(
+            yield UsageError(
                 f"{line_text(line)} cannot be honoured: {short(key)} is a view, which every kernel "
                 "reads through and none computes",
                 expected="calls that compute",
                 found=f"{short(key)}, a view of {short(keys.by_node.get(base, 'an input'))}",
                 next_step="name the call that makes what it views, or the one that reads it",
             )
+            break

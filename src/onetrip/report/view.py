@@ -23,7 +23,7 @@ from ..plan.search import Search
 from ..target import Target
 from . import page, schema, text
 from .keys import Keys, keys_of, listed, short
-from .lines import added, constraints_of, refuse, refuse_views, wish
+from .lines import added, constraints_of, raise_all, refused, views_among, wish
 from .record import graph_record, totals
 from .schema import Alternative, Boundary, Buffer, Document, Group, Line, Refused, Wish
 
@@ -291,9 +291,9 @@ def _again(planned: Planned, line: Line) -> Planned:
 
 
 def check_lines(plan: GraphPlan, lines: Sequence[Line], keys: Keys) -> None:
-    """Raises UsageError for the first binding line that a plan does not honour."""
-    refuse_views(lines, keys, {v.value.name: v.base for v in plan.views})
-    refuse(plan.refusals, lines, keys)
+    """Raises UsageError for the binding lines that a plan does not honour, each with its reason."""
+    views = {v.value.name: v.base for v in plan.views}
+    raise_all([*views_among(lines, keys, views), *refused(plan.refusals, lines, keys)])
 
 
 def make_plan(planned: tuple[Planned, ...], settings: Settings) -> Plan:
