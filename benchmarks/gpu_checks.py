@@ -6,6 +6,8 @@
 - functions of one bf16 that have a short spelling have eager's bits for every argument
 - the graph planned without a GPU is the graph compiled on it
 - BERT and ResNet lie within 2x eager's own distance from float64, plus 4 ulp
+- of two ways whose estimates are near, both are timed, the plan's file holds what was measured, and
+  what is compiled from the file is right
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from datetime import date
@@ -23,9 +26,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import onetrip
 from onetrip.api.backend import build_captured, runner
+from onetrip.api.devices import target_here
 from onetrip.base.options import Options
+from onetrip.bench.blocks import BLOCKS
 from onetrip.bench.engine import versions
+from onetrip.bench.table import tensors_of
 from onetrip.frontend.ahead import capture_graphs
 from onetrip.frontend.capture import CapturedGraph, make_backend
 from onetrip.frontend.torch_fx import import_graph
@@ -34,6 +41,8 @@ from onetrip.runtime.accuracy import judge
 from onetrip.runtime.clock import card_name
 
 CUDA = torch.device("cuda")
+TIMED = ("swiglu", "rmsnorm_qkv")
+"""Blocks with two ways of nearly the same estimate."""
 
 
 def chain(length: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
@@ -130,6 +139,34 @@ def check_model(model: Any, inputs: Tensor) -> dict[str, Any]:
     }
 
 
+def measured_choices(name: str) -> dict[str, Any]:
+    """A row of the block suite: what was timed, and whether the saved plan's program is right."""
+    row = next(r for r in BLOCKS if r.name == name)
+    work = row.work("cuda", "cuda")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "plan.json"
+        plan = onetrip.plan(work.fn, work.args, target=target_here("cuda").name, autotune=True)
+        plan.save(path)
+        kept = onetrip.load_plan(path).alternatives == plan.alternatives
+        torch._dynamo.reset()
+        ours = onetrip.compile(work.fn, plan=path)(*work.args)
+    timed = [c for c in plan.alternatives if c.measured is not None]
+    exact = work.fn(*(a.double() if a.is_floating_point() else a for a in work.args))
+    verdict = judge(tensors_of(ours), tensors_of(work.fn(*work.args)), tensors_of(exact))
+    return {
+        "timed": [
+            {
+                "kind": c.kind, "taken": c.taken,
+                "as_is_us": {"estimated": c.as_is_us, "measured": c.measured.as_is_us},
+                "replaced_us": {"estimated": c.replaced_us, "measured": c.measured.replaced_us},
+            }
+            for c in timed if c.measured is not None
+        ],
+        "right": verdict.ok and kept and all(c.code == "measured" for c in timed) and bool(timed),
+        "worst_ulp": verdict.worst_ulp, "eager_ulp": verdict.eager_ulp, "note": verdict.note,
+    }  # fmt: skip
+
+
 def attempt(check: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """The check's result, or the error that stopped it."""
     try:
@@ -152,6 +189,8 @@ def main() -> int:
         results[f"{each.__name__} of every bf16"] = attempt(partial(every_bf16, each))
     for name, (model, inputs) in models().items():
         results[name] = attempt(partial(check_model, model, inputs))
+    for name in TIMED:
+        results[f"measured choices of {name}"] = attempt(partial(measured_choices, name))
     failed = [
         name
         for name, r in results.items()

@@ -28,6 +28,8 @@ from .triton_interpreted import whole_blocks
 INDEX_LIMIT = (1 << 31) - (1 << 20)
 ALIGNED = 16
 PARSE_ATTEMPTS = 4
+EARLY_DRIVER = 12040
+"""The first whose graphs record that a launch may begin early."""
 LANES = 32
 """Threads of a warp."""
 STEP = 8
@@ -88,7 +90,12 @@ class TritonModule(Protocol):
 
     @property
     def dialect(self) -> str:
-        """`nvidia`, `nvidia89`, `amd` or `interpreter`."""
+        """`nvidia`, `nvidia89`, `nvidia90`, `amd` or `interpreter`."""
+        ...
+
+    @property
+    def early(self) -> bool:
+        """A launch may begin before the one before it has ended, for which the kernel waits."""
         ...
 
     @property
@@ -332,6 +339,14 @@ def fewer_registers(module: TritonModule, registers: int, file: int) -> int | No
     return room if room < registers <= NEAR * room else None
 
 
+def driver_version() -> int:
+    """That of CUDA which the driver at hand supports: 12040 is 12.4."""
+    import torch
+
+    bindings: Any = torch._C
+    return int(bindings._cuda_getDriverVersion())
+
+
 def current_stream(device: int) -> int:
     """The handle of a device's current stream, without an object around it."""
     return int(triton.runtime.driver.active.get_current_stream(device))
@@ -359,6 +374,8 @@ def compiled(source: Any, module: TritonModule, target: Any, registers: int | No
     options = compile_options(module.warps, module.stages)
     if registers is not None:
         options["maxnreg"] = registers
+    if module.early and target is None and driver_version() >= EARLY_DRIVER:
+        options["launch_pdl"] = True
     try:
         return _once_more(lambda: triton.compile(source, target=target, options=options))
     except Exception as error:
