@@ -167,6 +167,24 @@ def test_what_is_planned_and_what_waits_for_it_is_said(opened: Opened, endless: 
         running.stop()
 
 
+def test_another_target_does_not_wait_for_a_best_that_nobody_asked_for(
+    opened: Opened, endless: Any
+) -> None:
+    running = server.start(endless, "h100")
+    try:
+        page = opened(running.url)
+        assert endless.begun.wait(60)
+        page.select_option("#target", "a100")
+        page.wait_for_selector("body[data-acts='1']")
+        assert page.evaluate("onetrip.data.graph.target") == "a100"
+        status = page.evaluate("document.getElementById('status').textContent")
+        assert status.startswith("Eager: ") and "planning" not in status
+        assert not endless.enough.is_set()
+    finally:
+        endless.enough.set()
+        running.stop()
+
+
 def test_a_reload_finds_its_session_again(opened: Opened) -> None:
     page = opened()
     act(page, "f")

@@ -64,6 +64,7 @@ O.says = (action) => (action.do === "preset" ? O.data.graph.presets[action.prese
 O.act = (action) => {
   if (O.exported) return O.fail("A file without Python changes no plan: onetrip explore does.");
   const number = ++O.number, mine = { number, says: O.says(action) };
+  if (mine.says && action.preset !== "best") O.stopBest?.(); // what is asked for goes first
   O.asked.push(mine);
   O.announce();
   const slow = setTimeout(() => { O.by("cancel").hidden = false; }, PATIENCE);
@@ -122,7 +123,8 @@ O.save = async () => {
   if (found) {
     O.saved = found.plan;
     O.download("fusion.json", found.plan, "application/json");
-    O.by("status").textContent = 'saved: onetrip.compile(model, plan="fusion.json") honours it';
+    const t = JSON.parse(found.plan).totals;
+    O.by("status").textContent = `saved, in all ${O.kernels(t.kernels)} and ${O.us(t.estimated_us)}: onetrip.compile(model, plan="fusion.json") honours it`;
   }
   return found;
 };
@@ -363,7 +365,7 @@ O.start = async () => {
   document.body.dataset.ready = "yes";
   // Planning shares Python with every toggle: of a large graph Best is planned when it is asked for.
   if (!O.exported && O.data.nodes.length <= 500) O.stopBest = O.best((event, found) => {
-    if (event === "best" && O.data.state.history.length === 1)
+    if (event === "best" && !O.asked.length && O.data.state.history.length === 1)
       O.by("status").textContent += `. Best: ${O.kernels(found.kernels)}, ${O.us(found.us)}, ${O.percent(found.gap)} above its bound (${found.kind})`;
   });
 };
