@@ -171,3 +171,20 @@ def test_a_launch_begins_early_where_the_kernel_waits_and_the_driver_records_it(
     monkeypatch.setattr(triton_build, "driver_version", lambda: driver)
     triton_build.compiled(None, replace(FIXED, early=early), target)
     assert given[0].get("launch_pdl", False) == expected
+
+
+@pytest.mark.parametrize(("version", "expected"), [(12080, 12080), (None, 0)])
+def test_the_driver_says_what_it_supports_and_none_supports_nothing(
+    monkeypatch: pytest.MonkeyPatch, version: int | None, expected: int
+) -> None:
+    class Driver:
+        def __init__(self, name: str) -> None:
+            if version is None:
+                raise OSError(f"{name}: cannot open shared object file")
+
+        def cuDriverGetVersion(self, found: Any) -> int:  # noqa: N802 - the driver's own name
+            found._obj.value = version
+            return 0
+
+    monkeypatch.setattr(triton_build.ctypes, "CDLL", Driver)
+    assert triton_build.driver_version.__wrapped__() == expected

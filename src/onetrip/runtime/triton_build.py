@@ -7,12 +7,15 @@ that a launch needs (`TritonModule`), and sizes come as numbers.
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
@@ -339,12 +342,17 @@ def fewer_registers(module: TritonModule, registers: int, file: int) -> int | No
     return room if room < registers <= NEAR * room else None
 
 
+@cache
 def driver_version() -> int:
-    """That of CUDA which the driver at hand supports: 12040 is 12.4."""
-    import torch
-
-    bindings: Any = torch._C
-    return int(bindings._cuda_getDriverVersion())
+    """What the driver at hand supports of CUDA: 12040 is 12.4; 0 where there is none."""
+    found = ctypes.c_int(0)
+    try:
+        ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1").cuDriverGetVersion(
+            ctypes.byref(found)
+        )
+    except (OSError, AttributeError):
+        return 0
+    return found.value
 
 
 def current_stream(device: int) -> int:
