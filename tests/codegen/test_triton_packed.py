@@ -81,15 +81,3 @@ def test_chips_take_packed_kernels_without_spills(chip: str) -> None:
     alone = [assemble(emit(k, dialect), target) for k in parts]
     assert found.spill_bytes == 0
     assert found.shared_bytes <= 2 * max(a.shared_bytes for a in alone)
-
-
-@pytest.mark.parametrize("chip", ["a100", "h200", "b200", "mi300x"])
-def test_a_kernel_that_may_begin_early_waits_before_it_does_anything_else(chip: str) -> None:
-    _, parts = kernels(NAMES[:3])
-    early = chip in ("h200", "b200")
-    for launched in (parts[0], Packed("packed", tuple(parts))):
-        module = emit_launched(launched, dialect_of(load(chip)))
-        head, body = module.text.split(f"def {launched.name}(")
-        assert module.early == early
-        assert (body.splitlines()[1].strip() == "ot_await()") == early
-        assert head.count("gdc_wait()") == body.count("ot_await()") == int(early)

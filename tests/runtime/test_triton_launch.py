@@ -110,7 +110,7 @@ def test_a_parse_disturbed_by_another_thread_is_tried_again(
         return "kernel"
 
     monkeypatch.setattr(triton_build.triton, "compile", compile_)
-    module = cast(TritonModule, SimpleNamespace(name="k", warps=4, stages=2, early=False))
+    module = cast(TritonModule, SimpleNamespace(name="k", warps=4, stages=2))
     assert triton_build.compiled(None, module, None) == "kernel"
     calls.clear()
     monkeypatch.setattr(triton_build, "PARSE_ATTEMPTS", 2)
@@ -150,41 +150,3 @@ def test_a_kernel_is_built_with_fewer_registers_where_a_second_program_then_fits
     monkeypatch.setattr(triton_build, "_register_file", lambda: 1 << 16)
     launch = TritonLaunch(replace(FIXED, warps=8, resident=resident))
     assert launch._compile(True, (), False).n_regs == expected
-
-
-@pytest.mark.parametrize(
-    ("early", "target", "driver", "expected"),
-    [
-        (True, None, 12040, True),
-        (False, None, 13000, False),  # it does not wait
-        (True, None, 12020, False),  # graphs of this driver do not record it
-        (True, "a chip", 13000, False),  # nothing is launched
-    ],
-)
-def test_a_launch_begins_early_where_the_kernel_waits_and_the_driver_records_it(
-    monkeypatch: pytest.MonkeyPatch, early: bool, target: Any, driver: int, expected: bool
-) -> None:
-    given: list[dict[str, Any]] = []
-    monkeypatch.setattr(
-        triton_build.triton, "compile", lambda *_, options, **__: given.append(options)
-    )
-    monkeypatch.setattr(triton_build, "driver_version", lambda: driver)
-    triton_build.compiled(None, replace(FIXED, early=early), target)
-    assert given[0].get("launch_pdl", False) == expected
-
-
-@pytest.mark.parametrize(("version", "expected"), [(12080, 12080), (None, 0)])
-def test_the_driver_says_what_it_supports_and_none_supports_nothing(
-    monkeypatch: pytest.MonkeyPatch, version: int | None, expected: int
-) -> None:
-    class Driver:
-        def __init__(self, name: str) -> None:
-            if version is None:
-                raise OSError(f"{name}: cannot open shared object file")
-
-        def cuDriverGetVersion(self, found: Any) -> int:  # noqa: N802 - the driver's own name
-            found._obj.value = version
-            return 0
-
-    monkeypatch.setattr(triton_build.ctypes, "CDLL", Driver)
-    assert triton_build.driver_version.__wrapped__() == expected

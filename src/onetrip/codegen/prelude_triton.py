@@ -2,7 +2,7 @@
 
 The texts lie in `prelude/triton_*.txt`: `common` for every GPU, and what a dialect spells
 otherwise, each part over those before it. Between dialects nothing of a kernel differs but these
-bodies, and whether it begins with a call of the one that waits. Imports no triton.
+bodies. Imports no triton.
 """
 
 from __future__ import annotations
@@ -17,12 +17,10 @@ from ..target import Target
 DIALECTS = {
     "nvidia": ("common", "nvidia"),
     "nvidia89": ("common", "nvidia", "nvidia89"),
-    "nvidia90": ("common", "nvidia", "nvidia89", "nvidia90"),
     "amd": ("common", "amd"),
     "interpreter": ("common", "interpreter"),
 }
 """The parts of each dialect."""
-WAIT = "ot_await"
 _NAME = re.compile(r"\bot_\w+")
 _HEADS = {
     "hardware": "import triton\nimport triton.language as tl\n"
@@ -42,18 +40,7 @@ def dialect_of(target: Target) -> str:
     """What a GPU's kernels are written in."""
     if target.vendor == "amd":
         return "amd"
-    capability = int(re.sub(r"\D", "", target.arch))
-    return next((f"nvidia{least}" for least in (90, 89) if capability >= least), "nvidia")
-
-
-def begins_early(dialect: str) -> bool:
-    """Whether a launch may begin before the one before it has ended: its kernel then waits."""
-    return WAIT in functions(dialect)
-
-
-def waiting(dialect: str) -> str:
-    """The first line of a kernel, where it has to wait."""
-    return f"    {WAIT}()\n" if begins_early(dialect) else ""
+    return "nvidia89" if int(re.sub(r"\D", "", target.arch)) >= 89 else "nvidia"
 
 
 @cache

@@ -16,7 +16,7 @@ from ..ir.expr import Const, Expr
 from ..ir.kernel import Assign, Carry, Kernel, Let, Loop, Mapping, Scratch, Stmt, statements
 from ..ir.nest import Access, Combine, Store
 from . import triton_ops as ops
-from .prelude_triton import begins_early, collect, head, waiting
+from .prelude_triton import collect, head
 from .triton_ops import strip
 from .triton_random import uses_quarter
 from .triton_values import Needs, Values, check_shape, count_uses
@@ -40,7 +40,6 @@ class TritonText:
         limits: what index arithmetic must be able to hold, where it depends on sizes.
         sizes: the symbols passed, in order.
         resident: programs that one multiprocessor shall hold, where the registers come near.
-        early: a launch may begin before the one before it has ended, for which the kernel waits.
     """
 
     text: str
@@ -54,7 +53,6 @@ class TritonText:
     sizes: tuple[Size, ...] = ()
     dialect: str = "nvidia"
     resident: int = 1
-    early: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,14 +80,14 @@ def emit(kernel: Kernel, dialect: str) -> TritonText:
 
     Args:
         kernel: verified; its grid loops enclose everything.
-        dialect: one of `DIALECTS`.
+        dialect: `nvidia`, `amd` or `interpreter`.
 
     Raises:
         Unsupported: the kernel holds something that Triton cannot say here.
     """
     own = function_of(kernel)
     head_ = ", ".join([*own.parameters, *(f"{c}: tl.constexpr" for c in own.constants)])
-    text = f"@triton.jit\ndef {kernel.name}({head_}):\n{waiting(dialect)}{own.body}\n"
+    text = f"@triton.jit\ndef {kernel.name}({head_}):\n{own.body}\n"
     return TritonText(
         header(kernel) + module_text(own.made.values(), text, dialect),
         kernel.name,
@@ -102,7 +100,6 @@ def emit(kernel: Kernel, dialect: str) -> TritonText:
         kernel.sizes,
         dialect,
         kernel.resident,
-        begins_early(dialect),
     )
 
 

@@ -19,7 +19,6 @@ from itertools import accumulate
 
 from ..base.errors import Unsupported
 from ..ir.kernel import Launched, Packed, spans
-from .prelude_triton import begins_early, waiting
 from .triton import Function, TritonText, emit, function_of, header, module_text
 
 ALIGNED = "ALIGNED"
@@ -44,8 +43,9 @@ def _emit_packed(packed: Packed, dialect: str) -> TritonText:
     parameters = ", ".join([*names, f"{ALIGNED}: tl.constexpr"])
     tree = "\n".join(_tree(calls, ends, 0, len(calls), "    "))
     texts = [_called(f) for f in functions.values()]
-    body = f"{waiting(dialect)}    pid = tl.program_id(0)\n{tree}"
-    texts.append(f"@triton.jit\ndef {packed.name}({parameters}):\n{body}\n")
+    texts.append(
+        f"@triton.jit\ndef {packed.name}({parameters}):\n    pid = tl.program_id(0)\n{tree}\n"
+    )
     made = {name: text for f in functions.values() for name, text in f.made.items()}
     heads = [f"# {packed.name}: {len(calls)} kernels in one launch\n", *map(header, functions)]
     types = [t for k in packed.parts for t in functions[k].types]
@@ -59,7 +59,6 @@ def _emit_packed(packed: Packed, dialect: str) -> TritonText:
         (ALIGNED,),
         dialect=dialect,
         resident=max(k.resident for k in packed.parts),
-        early=begins_early(dialect),
     )
 
 

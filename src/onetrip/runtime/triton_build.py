@@ -7,15 +7,12 @@ that a launch needs (`TritonModule`), and sizes come as numbers.
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
@@ -31,8 +28,6 @@ from .triton_interpreted import whole_blocks
 INDEX_LIMIT = (1 << 31) - (1 << 20)
 ALIGNED = 16
 PARSE_ATTEMPTS = 4
-EARLY_DRIVER = 12040
-"""The first whose graphs record that a launch may begin early."""
 LANES = 32
 """Threads of a warp."""
 STEP = 8
@@ -93,12 +88,7 @@ class TritonModule(Protocol):
 
     @property
     def dialect(self) -> str:
-        """`nvidia`, `nvidia89`, `nvidia90`, `amd` or `interpreter`."""
-        ...
-
-    @property
-    def early(self) -> bool:
-        """A launch may begin before the one before it has ended, for which the kernel waits."""
+        """`nvidia`, `nvidia89`, `amd` or `interpreter`."""
         ...
 
     @property
@@ -342,19 +332,6 @@ def fewer_registers(module: TritonModule, registers: int, file: int) -> int | No
     return room if room < registers <= NEAR * room else None
 
 
-@cache
-def driver_version() -> int:
-    """What the driver at hand supports of CUDA: 12040 is 12.4; 0 where there is none."""
-    found = ctypes.c_int(0)
-    try:
-        ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1").cuDriverGetVersion(
-            ctypes.byref(found)
-        )
-    except (OSError, AttributeError):
-        return 0
-    return found.value
-
-
 def current_stream(device: int) -> int:
     """The handle of a device's current stream, without an object around it."""
     return int(triton.runtime.driver.active.get_current_stream(device))
@@ -382,8 +359,6 @@ def compiled(source: Any, module: TritonModule, target: Any, registers: int | No
     options = compile_options(module.warps, module.stages)
     if registers is not None:
         options["maxnreg"] = registers
-    if module.early and target is None and driver_version() >= EARLY_DRIVER:
-        options["launch_pdl"] = True
     try:
         return _once_more(lambda: triton.compile(source, target=target, options=options))
     except Exception as error:
