@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import onetrip
+from onetrip.api.workshop import ModelWorkshop
+from onetrip.base.errors import UsageError
+from onetrip.explore import shown
 from onetrip.explore.board import Board
+from onetrip.explore.boards import Boards
+from onetrip.explore.session import Session
 from onetrip.ir.graph import Value
 from onetrip.plan.decision import Decision
 from onetrip.plan.draft import Draft
@@ -38,7 +45,18 @@ def products(x: Tensor, r: Tensor) -> Tensor:
     return torch.softmax(scores, -1) @ (r + 1) + torch.where(r > 0, x, r.neg())
 
 
-GRAPHS: dict[str, Callable[..., object]] = {f.__name__: f for f in (residuals, siblings, products)}
+def stack(x: Tensor, r: Tensor) -> Tensor:
+    """Layers behind each other, each of which reads the same value."""
+    for _ in range(2):
+        x = F.layer_norm(F.gelu(x @ r[:256] + r[0]) + r, (256,))
+    for _ in range(3):
+        x = F.layer_norm(x, (256,)) + r
+    return torch.cumsum(x, 0).tanh()
+
+
+GRAPHS: dict[str, Callable[..., object]] = {
+    f.__name__: f for f in (residuals, siblings, products, stack)
+}
 
 
 @pytest.fixture(scope="module", params=[(g, t) for g in GRAPHS for t in ("cpu", "h100")])
@@ -109,6 +127,36 @@ def test_after_any_moves_a_draft_is_as_one_just_made(
         assert told(board) == told(fresh)
         seen.append(board.grouping)
     assert base.grouping == seen[0]
+
+
+@pytest.mark.parametrize("target", ["cpu", "h100"])
+@pytest.mark.parametrize("name", ["residuals", "stack"])
+def test_after_any_moves_a_page_was_told_what_one_just_opened_is_told(
+    name: str, target: str
+) -> None:
+    def program() -> tuple[Any, ...]:
+        x = torch.empty(512, 256, device="meta")
+        return GRAPHS[name], (x, x)
+
+    boards = Boards(ModelWorkshop(name, {"1x": program}))
+    for seed in range(6):
+        chance, session, known = random.Random(seed), Session(boards, target), shown.Told()
+        session.preset("best")
+        groups: dict[str, Any] = {}
+        edges: dict[str, Any] = {}
+        for _ in range(10):
+            with suppress(UsageError):
+                if chance.random() < 0.8:
+                    edge = chance.randrange(len(session.board.edges))
+                    session.toggle(edge, chance.random() < 0.4)
+                else:
+                    session.undo()
+            state, whole = shown.state(session, known), shown.state(session, shown.Told())
+            groups = {k: g for k, g in groups.items() if k not in state["gone"]}
+            groups |= {g["name"]: g for g in state["groups"]}
+            edges |= state["edges"]
+            assert groups == {g["name"]: g for g in whole["groups"]}
+            assert edges == whole["edges"]
 
 
 def test_a_change_that_fails_midway_leaves_all_as_it_was(plans: dict[str, Planned]) -> None:

@@ -195,6 +195,25 @@ def test_what_is_told_piece_by_piece_is_the_whole(session: Session) -> None:
         assert whole["edges"] == edges
 
 
+def test_a_group_that_stores_less_is_told_again() -> None:
+    """Its calls are the same; what it stored is computed again where it was read."""
+
+    def program() -> tuple[Any, ...]:
+        def twice(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            e = x.exp()
+            return e * 2, e.tanh()
+
+        return twice, (torch.empty(1 << 20, device="meta"),)
+
+    session = Session(Boards(ModelWorkshop("twice", {"as given": program})), "h100")
+    told, both = shown.Told(), ((0, 1), (0, 1))
+    session.board.draft.start((both, ((2,), (2,))))
+    (before,) = (g for g in shown.state(session, told)["groups"] if len(g["calls"]) == 2)
+    session.board.draft.start((both, ((0, 2), (2,))))
+    after = {g["name"]: g for g in shown.state(session, told)["groups"]}
+    assert after[before["name"]]["writes"] == before["writes"] // 2
+
+
 def test_what_a_fuse_and_a_cut_would_change_is_what_they_change(session: Session) -> None:
     chosen = edge(session, "add → gelu")
     for name in ("if_fused", "if_cut"):

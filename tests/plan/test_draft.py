@@ -154,3 +154,31 @@ def test_a_cut_takes_all_that_depends_on_the_reader() -> None:
     assert draft.cut((1,), (2,)) is None
     assert [atoms for atoms, _ in draft.grouping] == [(0, 1), (2, 3)]
     assert draft.cut((1,), (2,)) == ENTWINED
+
+
+APART = (((0,), (0,)), ((1,), (1,)), ((2,), (2,)))
+AGAIN = (((0,), (0,)), ((0, 2), (2,)), ((1,), (1,)))
+
+
+def test_a_reason_is_that_of_what_one_kernel_would_store_now() -> None:
+    """exp is read twice: one kernel with a reader stores it only where the other still reads it."""
+
+    def twice(x: Tensor) -> tuple[Tensor, ...]:
+        e = x.exp()
+        return e * 2, e.tanh()
+
+    with torch.device("meta"):
+        made = planned(twice, X)
+    draft = started(made)
+    prices = []
+    for grouping in (APART, AGAIN):
+        draft.start(grouping)
+        fresh = started(made)
+        fresh.start(grouping)
+        found, expected = (
+            d.why(d.pool.parts[d.pool.owner[0]], d.pool.parts[d.pool.owner[1]])
+            for d in (draft, fresh)
+        )
+        assert found == expected and found.if_fused is not None
+        prices.append(found.if_fused.bytes)
+    assert prices[0] > prices[1]

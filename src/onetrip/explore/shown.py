@@ -33,12 +33,19 @@ MOST_OPS = 5
 
 @dataclass
 class Told:
-    """What a page was told: whether the groups are Best's, names of groups by key, states of edges,
-    which groups are pinned, and which edges the user cut."""
+    """What a page was told.
+
+    Attributes:
+        searched: whether the groups are those of Best.
+        groups: names of groups and what they store, by key.
+        edges: their states.
+        pinned: keys of the groups that are pinned.
+        yours: the edges that the user cut.
+    """
 
     board: int = 0
     searched: bool = False
-    groups: dict[int, str] = field(default_factory=dict)
+    groups: dict[int, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
     edges: dict[int, tuple[str, str]] = field(default_factory=dict)
     pinned: set[int] = field(default_factory=set)
     yours: set[int] = field(default_factory=set)
@@ -130,11 +137,11 @@ def state(session: Session, told: Told) -> Json:
     parts = board.draft.pool.parts
     held = {p.key for p in pinned(board, now.pins)}
     other = (told.pinned ^ held) & parts.keys()
-    changed = {key: parts[key] for key in sorted(parts.keys() - told.groups.keys() | other)}
-    told.pinned = held
-    named = {key: name_of(p) for key, p in changed.items()}
-    gone = {told.groups.pop(key) for key in told.groups.keys() - parts.keys()}
-    told.groups |= named
+    groups = {key: (name_of(p), board.draft.pool.stores(p)) for key, p in parts.items()}
+    fresh_groups = {key for key, found in groups.items() if told.groups.get(key) != found}
+    changed = {key: parts[key] for key in sorted(fresh_groups | other)}
+    gone = {told.groups[key][0] for key in told.groups.keys() - parts.keys()}
+    told.pinned, told.groups = held, groups
     asked = board.edges_of(changed.values())
     asked += _between(board, told, changed.values(), {e.id for e in asked})
     statuses = {e.id: edge_state(session, e) for e in asked}
@@ -160,7 +167,7 @@ def state(session: Session, told: Told) -> Json:
         "eager": _totals_of(session.boards.planned(place, "eager").plan, None, board),
         "budget": budget(session),
         "groups": [group(board, p, p.key in held) for p in changed.values()],
-        "gone": sorted(gone.difference(named.values())),
+        "gone": sorted(gone.difference(name for name, _ in groups.values())),
         "shared": [list(one.groups) for one in session.shared()],
         "edges": {str(k): list(s) for k, s in fresh.items()},
         "history": [s.label for s in place.done],

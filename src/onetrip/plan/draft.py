@@ -34,12 +34,15 @@ from .pool import Part
 from .reasons import reason
 from .search import indexed
 from .share import OWN_DRAW
+from .structure import Names
 from .together import may_pay
 
 Pair = tuple[int, int]
 T = TypeVar("T")
-_Kernel = tuple[tuple[int, ...], tuple[str, ...]]
+_Kernel = tuple[tuple[int, ...], Names]
 """The atoms of a group and the values that it stores."""
+_Ends = tuple[tuple[int, ...], tuple[int, ...], Names, Names, Names]
+"""The atoms of two groups, what each stores, and what one kernel of both would store."""
 ENTWINED = "one is computed in the middle of the other"
 CIRCLE = "the two halves would wait for each other"
 """Why two atoms of one group cannot be cut."""
@@ -87,8 +90,8 @@ class Draft:
         self._standing: dict[int, Standing] = {}
         self._known_alive: dict[_Kernel, Alive] = {}
         self._groups: dict[_Kernel, Group] = {}
-        self._paths: dict[tuple[tuple[int, ...], tuple[int, ...]], Decision] = {}
-        self._decisions: dict[tuple[tuple[int, ...], tuple[int, ...]], Decision] = {}
+        self._paths: dict[_Ends, Decision] = {}
+        self._decisions: dict[_Ends, Decision] = {}
 
     def twin(self) -> Draft:
         """Groups of its own over the same graph; prices and reasons are shared."""
@@ -361,11 +364,13 @@ class Draft:
 
     def why(self, maker: Part, reader: Part) -> Decision:
         """Why two groups are two, with what one kernel would cost."""
-        key = (maker.atoms, reader.atoms)
+        pool, both = self.pool, (maker, reader)
+        stored = pool.stored(pool.union(both), both)
+        key = (maker.atoms, reader.atoms, pool.stores(maker), pool.stores(reader), stored)
         found = self._decisions.get(key) or self._paths.get(key)
         if found is None:
             apart = self.price(maker).cost.us + self.price(reader).cost.us
-            found = reason(self.legality, "best", (maker, reader), apart)
+            found = reason(self.legality, "best", both, apart)
             known = self._paths if found.code == "convexity" else self._decisions
             known[key] = found
         return found
