@@ -419,16 +419,26 @@ def rebuild(e: Dim, leaf: Callable[[Sym], Dim | None]) -> Dim:
     if known is not None:
         return known
     if isinstance(e, Poly):
-        total: Monomials = {}
-        for c, factors in e.terms:
-            for f, k in monomials(product([rebuild(x, leaf) for x in factors])).items():
-                total[f] = total.get(f, 0) + c * k
-        return from_monomials(total)
-    if isinstance(e, Quotient):
-        return floordiv(rebuild(e.num, leaf), rebuild(e.den, leaf))
-    if isinstance(e, Remainder):
-        return mod(rebuild(e.num, leaf), rebuild(e.den, leaf))
+        return _rebuilt_sum(e, leaf)
+    if isinstance(e, Quotient | Remainder):
+        num, den = rebuild(e.num, leaf), rebuild(e.den, leaf)
+        if num is e.num and den is e.den:
+            return e
+        return floordiv(num, den) if isinstance(e, Quotient) else mod(num, den)
     return e
+
+
+def _rebuilt_sum(e: Poly, leaf: Callable[[Sym], Dim | None]) -> Dim:
+    made = [[rebuild(x, leaf) for x in factors] for _, factors in e.terms]
+    if all(
+        x is y for (_, f), g in zip(e.terms, made, strict=True) for x, y in zip(f, g, strict=True)
+    ):
+        return e  # as most are: nothing has to be put in order again
+    total: Monomials = {}
+    for (c, _), factors in zip(e.terms, made, strict=True):
+        for f, k in monomials(product(factors)).items():
+            total[f] = total.get(f, 0) + c * k
+    return from_monomials(total)
 
 
 def substitute(e: Dim, values: Mapping[Sym, Dim]) -> Dim:

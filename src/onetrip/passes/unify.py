@@ -17,7 +17,9 @@ from ..ir.expr import Load, Reduced, walk
 from .close import Closed, Folding
 
 Index = tuple[Dim, ...]
-Places = list[tuple[str, Index]]
+Place = tuple[str, Index]
+Places = list[Place]
+_Tried = tuple[Place, bool, frozenset[Var]]
 
 
 def unified(closed: Sequence[Closed]) -> dict[Sym, Dim] | None:
@@ -83,6 +85,7 @@ class _Axes:
     def __init__(self, values: dict[Sym, Dim]) -> None:
         self.values = values
         self._places: dict[str, Index] = {}
+        self._final: dict[Sym, Dim] = {}
 
     def open(self, indices: Iterable[Sequence[Dim]]) -> None:
         """Axes that nothing says anything about stand for themselves."""
@@ -95,29 +98,43 @@ class _Axes:
 
     def _now(self, d: Dim) -> Dim:
         """An axis is divided at most once, and its parts become others at most once."""
-        return substitute(substitute(d, self.values), self.values)
+        if isinstance(d, int):
+            return d
+        known = self._final.get(d)
+        if known is None:
+            once = substitute(d, self.values)
+            known = once if once is d else substitute(once, self.values)
+            if all(self.values.get(a) is a for a in _variables(((known,),))):
+                self._final[d] = known
+        return known
 
     def follow(self, pending: Places) -> Places:
         """The places that are still open when all has been learnt from those that are known."""
-        left = pending
+        left = [(place, False, frozenset[Var]()) for place in pending]
         while True:
             count = len(left)
-            left = [place for place in left if not self._learnt(*place)]
+            left = [tried for tried in map(self._tried, left) if tried is not None]
             if len(left) == count:
-                return left
+                return [place for place, _, _ in left]
 
-    def _learnt(self, name: str, index: Index) -> bool:
-        """Whether every axis of a place is known now."""
+    def _tried(self, tried: _Tried) -> _Tried | None:
+        """A place, whether it has been read before, and its axes that are not known: None where all
+        are. Nothing new is learnt from it before one of them is, or it is read elsewhere."""
+        (name, index), before, unknown = tried
+        read = name in self._places
+        if unknown and read == before and self.values.keys().isdisjoint(unknown):
+            return tried
         for mine, theirs in zip(map(self._now, index), self._places.get(name, ()), strict=False):
             if not isinstance(mine, Var) or mine in self.values:
                 continue
             if any(True for _ in atoms(theirs)) and covers(theirs, mine.extent):
                 self.values[mine] = theirs
         place = tuple(map(self._now, index))
-        if any(a not in self.values for a in _variables((place,))):
-            return False
+        unknown = frozenset(a for a in _variables((place,)) if a not in self.values)
+        if unknown:
+            return (name, index), read, unknown
         self._places.setdefault(name, place)
-        return True
+        return None
 
 
 def _divided(closed: Sequence[Closed]) -> dict[Sym, Dim]:
