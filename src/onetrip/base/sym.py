@@ -332,12 +332,11 @@ def _product_bound(factors: tuple[Sym, ...], upper: bool) -> Dim | None:
 
 
 def _atom_bound(atom: Sym, upper: bool) -> Dim | None:
-    if isinstance(atom, Var | Opaque):
-        return _bound(add(atom.extent, -1), True) if upper else 0
+    if isinstance(atom, Var | Opaque | Remainder):
+        end = atom.den if isinstance(atom, Remainder) else atom.extent
+        return _bound(add(end, -1), True) if upper else 0
     if isinstance(atom, Size):
         return atom
-    if isinstance(atom, Remainder):
-        return _bound(add(atom.den, -1), True) if upper else 0
     if isinstance(atom, Quotient) and all(isinstance(a, Size) for a in atoms(atom.den)):
         inner = _bound(atom.num, upper)
         return None if inner is None else floordiv(inner, atom.den)
@@ -419,31 +418,24 @@ def rebuild(e: Dim, leaf: Callable[[Sym], Dim | None]) -> Dim:
     if known is not None:
         return known
     if isinstance(e, Poly):
-        return _rebuilt_sum(e, leaf)
-    if isinstance(e, Quotient | Remainder):
-        num, den = rebuild(e.num, leaf), rebuild(e.den, leaf)
-        if num is e.num and den is e.den:
+        made = [tuple(rebuild(x, leaf) for x in factors) for _, factors in e.terms]
+        if made == [factors for _, factors in e.terms]:
             return e
-        return floordiv(num, den) if isinstance(e, Quotient) else mod(num, den)
+        total: Monomials = {}
+        for (c, _), replaced in zip(e.terms, made, strict=True):
+            for f, k in monomials(product(replaced)).items():
+                total[f] = total.get(f, 0) + c * k
+        return from_monomials(total)
+    if isinstance(e, Quotient):
+        return floordiv(rebuild(e.num, leaf), rebuild(e.den, leaf))
+    if isinstance(e, Remainder):
+        return mod(rebuild(e.num, leaf), rebuild(e.den, leaf))
     return e
-
-
-def _rebuilt_sum(e: Poly, leaf: Callable[[Sym], Dim | None]) -> Dim:
-    made = [[rebuild(x, leaf) for x in factors] for _, factors in e.terms]
-    if all(
-        x is y for (_, f), g in zip(e.terms, made, strict=True) for x, y in zip(f, g, strict=True)
-    ):
-        return e  # as most are: nothing has to be put in order again
-    total: Monomials = {}
-    for (c, _), factors in zip(e.terms, made, strict=True):
-        for f, k in monomials(product(factors)).items():
-            total[f] = total.get(f, 0) + c * k
-    return from_monomials(total)
 
 
 def substitute(e: Dim, values: Mapping[Sym, Dim]) -> Dim:
     """e with the given variables and sizes replaced."""
-    return rebuild(e, lambda atom: values.get(atom))
+    return rebuild(e, values.get)
 
 
 def atoms(e: Dim) -> Iterator[Sym]:
@@ -473,10 +465,9 @@ def evaluate(e: Dim, lookup: Callable[[Sym], Any]) -> Any:
                 part = part * evaluate(f, lookup)
             total = total + part
         return total
-    if isinstance(e, Quotient):
-        return evaluate(e.num, lookup) // evaluate(e.den, lookup)
-    if isinstance(e, Remainder):
-        return evaluate(e.num, lookup) % evaluate(e.den, lookup)
+    if isinstance(e, Quotient | Remainder):
+        num, den = evaluate(e.num, lookup), evaluate(e.den, lookup)
+        return num // den if isinstance(e, Quotient) else num % den
     return lookup(e)
 
 
@@ -505,6 +496,5 @@ def _render_poly(e: Poly, atom: Callable[[Sym], str] | None) -> str:
     for c, factors in e.terms:
         size = [str(abs(c))] if abs(c) != 1 or not factors else []
         text = "*".join(size + [render(f, atom) for f in factors])
-        sign = "-" if c < 0 else "+"
-        parts.append(f"{sign} {text}" if parts else (f"-{text}" if c < 0 else text))
+        parts.append((("- " if c < 0 else "+ ") if parts else "-" * (c < 0)) + text)
     return " ".join(parts)

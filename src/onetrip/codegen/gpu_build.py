@@ -57,8 +57,7 @@ class Tiling:
     """Lanes of every axis (1: a plain loop), warps and the name of the schedule family.
 
     `together` are neighbours along a walked axis that one thread holds: a reduction that is dear
-    to join folds them first. `stages` are the tiles of a walk in flight, that in work counted;
-    `reload` and `resident` are those of a kernel.
+    to join folds them first. `stages` are tiles in flight; the rest is a kernel's.
     """
 
     lanes: dict[Var, int]
@@ -85,10 +84,9 @@ def build(nest: Nest, tiling: Tiling, name: str, facts: Facts) -> Kernel:
     Raises:
         Unsupported: a walked reduction inside another reduction, or a scan that two walks read.
     """
-    body, sizes = _Builder(nest, tiling).body(), sizes_of(nest)
-    t = tiling
+    t, body = tiling, _Builder(nest, tiling).body()
     how = (t.family, t.warps, t.stages, facts, False, t.reload, t.resident)
-    return Kernel(name, nest.buffers, body, sizes, *how)
+    return Kernel(name, nest.buffers, body, sizes_of(nest), *how)
 
 
 class _Builder:
