@@ -384,6 +384,21 @@ def test_a_pin_is_legal_together_with_what_it_recomputes() -> None:
     assert sorted(map(sorted, groups_of(plan))) == sorted(map(sorted, pin))
 
 
+@pytest.mark.parametrize("pins", [(("a",), ("a", "b")), (("a", "b"), ("a",))])
+def test_a_pin_of_what_other_pins_compute_again_is_refused(
+    pins: tuple[tuple[str, ...], ...],
+) -> None:
+    plan = planned(chain(), constraints=Constraints(pin=pins))
+    assert groups_of(plan) == [{"a", "b"}, {"c", "e"}]
+    (refusal,) = plan.refusals
+    assert (refusal.names, refusal.decision.code) == (("a",), "idle-pin")
+
+
+def test_a_pin_may_be_asked_for_twice() -> None:
+    plan = planned(chain(), constraints=Constraints(pin=(("b", "c"), ("c", "b"))))
+    assert plan.refusals == () and groups_of(plan) == [{"a"}, {"b", "c"}, {"e"}]
+
+
 def test_a_forced_fusion_that_is_illegal_is_refused_with_its_reason() -> None:
     plan = planned(layers(1), constraints=Constraints(fuse=(("mm0", "bias0"),)))
     (refusal,) = plan.refusals

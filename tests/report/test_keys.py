@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from onetrip.base.dtype import BY_NAME
 from onetrip.base.errors import UsageError
 from onetrip.ir.graph import Graph, Node, Origin, Value
 from onetrip.ir.types import TensorType
+from onetrip.passes.alternatives import Alternative, Exactness
 from onetrip.plan.constraints import Constraints, Refusal
 from onetrip.plan.decision import decide
 from onetrip.report.keys import keys_of, named, resolve, short
@@ -45,6 +48,19 @@ def test_keys_do_not_depend_on_traced_names() -> None:
     renamed = tuple((m, t, tuple(f"{n}_x" for n in names)) for m, t, names in NET)
     assert [c.key for c in keys_of(graph(renamed)).calls] == [c.key for c in ONE[0][1].calls]
     assert keys_of(graph(renamed)).fingerprint == ONE[0][1].fingerprint
+
+
+def test_a_node_that_an_alternative_keeps_belongs_to_its_own_call() -> None:
+    """As the folded norm keeps what makes its factors: a name would mean two calls."""
+    plain = graph()
+    kept, last = plain.nodes[1], plain.nodes[3]
+    new = replace(kept, outputs=(Value("folded", kept.output.type),))
+    gone, values = (kept.name, last.name), ((last.name, new.output),)
+    way = Alternative("fold", gone, (kept, new), values, Exactness.BITWISE, "")
+    keys = keys_of(plain, (way,))
+    assert keys.call_of[kept.name].names == ("n_e0", "n_e1", "n")
+    assert [c.names for c in keys.calls[keys.own :]] == [("folded",)]
+    assert len({n.name for n in keys.nodes}) == len(keys.nodes)
 
 
 def test_keys_depend_on_shapes_and_count_calls_of_one_module() -> None:

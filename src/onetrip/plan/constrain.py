@@ -8,15 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from .constraints import Constraints, Refusal
-from .decision import Decision
+from .decision import Decision, decide
 from .greedy import State
 from .pool import Part
 
 
 def constrain(state: State, constraints: Constraints) -> None:
     """Groups what must be together; what may not be is among the state's refusals."""
-    for names in constraints.pin:
-        _pin(state, names)
+    pinned = [(names, _pin(state, names)) for names in constraints.pin]
+    for names, part in pinned:
+        if part is not None and not state.pool.stores(part):
+            state.pool.drop(part)
+            _refuse_idle(state, names)
     for pair in constraints.fuse:
         _force(state, "fuse", pair)
     for pair in constraints.want:
@@ -29,7 +32,8 @@ def _known(state: State, names: Iterable[str]) -> list[int]:
     return [by_name[n].number for n in names if n in by_name]
 
 
-def _pin(state: State, names: tuple[str, ...]) -> None:
+def _pin(state: State, names: tuple[str, ...]) -> Part | None:
+    """The group of a pin; None for one that cannot be met, which is on the record then."""
     pool = state.pool
     parts: dict[int, Part] = {}
     clones: list[int] = []
@@ -40,10 +44,19 @@ def _pin(state: State, names: tuple[str, ...]) -> None:
         else:
             parts[owner.key] = owner
     if not parts:
-        return
+        known = sorted(clones)
+        if clones and all(list(p.atoms) != known for p in pool.parts.values()):
+            _refuse_idle(state, names)
+        return None
     merged = _apply_union(state, "pin", names, list(parts.values()), clones)
     if merged is not None:
         merged.frozen = True
+    return merged
+
+
+def _refuse_idle(state: State, names: tuple[str, ...]) -> None:
+    decision = decide("idle-pin", node=", ".join(names))
+    state.refusals.append(Refusal("pin", names, decision))
 
 
 def _force(state: State, constraint: str, pair: tuple[str, str]) -> None:

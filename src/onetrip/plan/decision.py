@@ -173,6 +173,12 @@ REASONS: dict[str, Reason] = {
         "{node} is pinned to a group that holds no other node",
         "change the pin",
     ),
+    "idle-pin": Reason(
+        "by-user",
+        "other pins compute {node} again where it is read: a kernel of its own would store nothing "
+        "that is used",
+        "take one of the pins back",
+    ),
     "search-eager": Reason(
         "by-user",
         "search='eager' keeps one kernel for each call that eager makes",

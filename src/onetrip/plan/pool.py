@@ -149,13 +149,17 @@ class Pool:
     def dissolve(self, part: Part, readers: Sequence[Part]) -> list[Part]:
         """Recomputes a group in each of its readers instead of storing what it makes."""
         grown = [self.clone(part.atoms, reader) for reader in readers]
+        self.drop(part)
+        return grown
+
+    def drop(self, part: Part) -> None:
+        """Takes out a group that stores nothing: its readers compute its atoms again."""
         self._stores.clear()
         del self.parts[part.key]
         for k in part.atoms:
             self.homes[k].discard(part.key)
             if self.owner[k] == part.key:
                 self.owner[k] = -1
-        return grown
 
     def _take_key(self) -> int:
         self._next += 1

@@ -195,10 +195,13 @@ def _label(word: str, by_node: Mapping[str, str]) -> str:
 
 
 def keys_of(graph: Graph, alternatives: Sequence[Alternative] = ()) -> Keys:
-    """The calls of a graph, in order of their first node, and those of its alternatives."""
+    """The calls of a graph, in order of their first node, and those of its alternatives; a node
+    that an alternative keeps is the graph's own."""
     count: dict[tuple[str, str], int] = {}
     own = _calls(graph.nodes, count)
-    made = [c for a in alternatives for c in _calls(a.made, count)]
+    kept = {n.name for n in graph.nodes}
+    new = [[n for n in a.made if n.name not in kept] for a in alternatives]
+    made = [c for nodes in new for c in _calls(nodes, count)]
     maker = {v.name: n.name for a in alternatives for n in a.made for v in n.outputs}
     stands_for = {
         name: maker[value.name]
@@ -207,8 +210,8 @@ def keys_of(graph: Graph, alternatives: Sequence[Alternative] = ()) -> Keys:
         if value.name in maker
     }
     behind: dict[str, list[Node]] = {}
-    for a in alternatives:
-        behind.setdefault(a.nodes[-1], []).extend(a.made)
+    for a, added in zip(alternatives, new, strict=True):
+        behind.setdefault(a.nodes[-1], []).extend(added)
     nodes = tuple(m for n in graph.nodes for m in (n, *behind.get(n.name, ())))
     return Keys((*own, *made), nodes, len(own), stands_for)
 
