@@ -223,3 +223,29 @@ def test_a_program_is_solved_as_often_as_its_columns_allow(monkeypatch: pytest.M
     few = plan_graph(primitive, nests, TARGETS["h200"])
     assert sum(solved) < enough
     assert few.bound_us <= whole.estimated_us * (1 + 1e-6) <= few.estimated_us * (1 + 2e-6)
+
+
+def test_solutions_without_halves_are_as_many_as_their_columns_allow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each is a search of its own: the answer then is what was known, or local improvement's."""
+    primitive, nests = lowered(random_graph(random.Random(1029), 12))
+    best = plan_graph(primitive, nests, TARGETS["h200"])
+    for ahead in ("_prices_ahead", "_links_ahead"):  # so that whole solutions find what is missing
+        monkeypatch.setattr(cover, ahead, lambda *_: False)
+    solved: list[bool] = []
+    solve = cover._Solver.solve
+
+    def counted(solver: cover._Solver) -> cover._Answer | None:
+        solved.append(solver._whole)
+        return solve(solver)
+
+    monkeypatch.setattr(cover._Solver, "solve", counted)
+    plan_graph(primitive, nests, TARGETS["h200"])
+    enough = sum(solved)
+    assert enough > 2, "whole solutions learn nothing: take another graph"
+    solved.clear()
+    monkeypatch.setattr(cover, "MOST_WHOLE", 0)
+    few = plan_graph(primitive, nests, TARGETS["h200"])
+    assert 0 < sum(solved) < enough
+    assert few.bound_us <= best.estimated_us * (1 + 1e-6) <= few.estimated_us * (1 + 2e-6)

@@ -35,6 +35,9 @@ MOST_ROUNDS = 4000
 MOST_WORK = 2_000_000
 """Columns of one program, counted again with each solution: a large one takes longer for each."""
 
+MOST_WHOLE = 10_000_000
+"""Squares of the columns of one program, counted again with each solution without halves."""
+
 MOST_AHEAD = 512
 """Columns that are priced before a whole solution wants them."""
 MOST_LINKS = 2000
@@ -65,11 +68,13 @@ class Cover:
         columns: the chosen groups; None when none is better than what was known.
         cost: of the columns, or what was known.
         bound: no choice among the columns given costs less.
+        finished: whether nothing is left to try; else a limit was reached.
     """
 
     columns: tuple[Column, ...] | None
     cost: float
     bound: float
+    finished: bool = True
 
 
 class _Program:
@@ -120,13 +125,15 @@ def cheapest_cover(
         known: cost of a cover that is known already.
     """
     program = _Program(region, columns, costs, price, known)
-    lower, whole = 0.0, False
+    lower, whole, left = 0.0, False, MOST_WHOLE
     for _ in range(min(MOST_ROUNDS, MOST_WORK // max(1, len(columns)))):
         answer = program.solver.solve()
         if answer is None or answer.objective >= program.goal:
             return Cover(None, known, known)  # none is better
-        lower = max(lower, answer.bound)
+        lower, left = max(lower, answer.bound), left - whole * len(columns) ** 2
         if _learns(program, answer.values):
+            if left < 0:
+                break
             continue
         if not _is_whole(answer.values):
             if whole:
@@ -143,7 +150,7 @@ def cheapest_cover(
             cost = sum(program.costs[j] for j in chosen)
             return Cover(tuple(columns[j] for j in chosen), cost, min(cost, answer.bound))
         _cut(program, [chosen[k] for k in circle])
-    return Cover(None, known, min(known, lower))
+    return Cover(None, known, min(known, lower), finished=False)
 
 
 # ------------------------------------------------------------------ rows

@@ -202,10 +202,10 @@ def best_groups(
     if tuple(known) == (prices.whole,) and cost <= prices.raised(floor) * (1 + 1e-9):
         return _answer(prices, known, cost, "exact")
     found = _directly(prices, known)
-    if found is not None:
+    if found is not None and found.finished:
         best = _better(prices, found, known)
         return _answer(prices, best, max(floor, found.bound), "exact")
-    floor = prices.raised(floor)
+    floor = max(prices.raised(floor), 0.0 if found is None else found.bound)
     found = _glued(prices, known)
     if found is not None:
         return _answer(prices, _better(prices, found, known), floor, "floor")
