@@ -14,12 +14,16 @@ import onetrip
 from onetrip.base.errors import UsageError
 
 X = torch.ones(3)
+EXPORTED = torch.export.export(torch.nn.ReLU(), (X,))
 WRONG: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str, str]] = {
     "compile a text": (onetrip.compile, ("x",), {}, "model", "a module or a function"),
     "compile nothing": (onetrip.compile, (None,), {}, "model", "a module or a function"),
     "plan a text": (onetrip.plan, ("x",), {}, "model", "a module or a function"),
     "explain a text": (onetrip.explain, ("x",), {}, "model", "a module or a function"),
     "verify a text": (onetrip.verify, ("x",), {}, "model", "a module or a function"),
+    "plan an exported program": (
+        onetrip.plan, (EXPORTED, X), {}, "model", "a module or a function",
+    ),
     "a number for args": (onetrip.plan, (torch.relu, 3), {}, "args", "one tensor"),
     "a dict for args": (onetrip.verify, (torch.relu, {"x": X}), {}, "args", "one tensor"),
     "a list for kwargs": (onetrip.plan, (torch.relu, X, [X]), {}, "kwargs", "a dict"),
@@ -46,6 +50,13 @@ def test_it_says_what_was_expected_what_was_found_and_what_to_do(case: str) -> N
     assert expected in str(error.expected)
     assert error.found
     assert error.next_step
+
+
+def test_of_an_exported_program_its_module_is_asked_for() -> None:
+    with pytest.raises(UsageError) as caught:
+        onetrip.plan(EXPORTED, X)  # type: ignore[arg-type]
+    assert ".module()" in caught.value.next_step
+    assert onetrip.plan(EXPORTED.module(), X).kernels == 1
 
 
 def test_a_folder_that_cannot_be_written_is_named_before_anything_compiles(tmp_path: Path) -> None:

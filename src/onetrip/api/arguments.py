@@ -38,12 +38,19 @@ def _none_or(test: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: value is None or test(value)
 
 
+def _is_model(value: Any) -> bool:
+    from torch.export import ExportedProgram
+
+    return callable(value) and not isinstance(value, ExportedProgram)
+
+
 _TRUTH = Argument(_of(bool), "True or False", "pass one of the two")
 ARGUMENTS: Mapping[str, Argument] = {
     "model": Argument(
-        callable,
+        _is_model,
         "a module or a function",
-        "pass the model itself; `onetrip plan file.py:factory` takes one by its name",
+        "pass the model itself, of an exported program its `.module()`; `onetrip plan "
+        "file.py:factory` takes one by its name",
     ),
     "args": Argument(
         _of(Tensor, tuple, list),
