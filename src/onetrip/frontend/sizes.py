@@ -11,6 +11,9 @@ import torch
 from ..base.errors import Unsupported
 from ..base.sym import Dim, Size, add, floordiv, is_nonnegative, mod, mul
 
+LEAST = -(1 << 62)
+"""Where a symbol has no lower bound."""
+
 
 def dim_of(value: int | torch.SymInt | Any) -> Dim:
     """An int or SymInt as a Dim; raises Unsupported for an expression without a spelling."""
@@ -32,12 +35,15 @@ def strides_of(shape: Sequence[Dim], strides: Sequence[int | torch.SymInt]) -> t
 
 
 def _least(node: Any) -> Callable[[sympy.Symbol], int]:
-    """The lower bound of a symbol in its shape environment; 0 when it is not known."""
+    """The lower bound of a symbol in its shape environment: a number that the program is given may
+    be negative, and a symbol of which nothing is said is a size."""
 
     def least(symbol: sympy.Symbol) -> int:
         ranges = getattr(node.shape_env, "var_to_range", {})
         found = ranges.get(symbol)
-        return int(found.lower) if found is not None and found.lower.is_Integer else 0
+        if found is None:
+            return 0
+        return int(found.lower) if found.lower.is_Integer else LEAST
 
     return least
 
@@ -46,7 +52,7 @@ def _translate(e: Any, least: Callable[[sympy.Symbol], int], sizes: Collection[D
     if e.is_Integer:
         return int(e)
     if e.is_Symbol:
-        return Size(str(e), max(0, least(e)))
+        return Size(str(e), least(e))
     args = [_translate(a, least, sizes) for a in e.args]
     name = type(e).__name__
     if name == "Max" and len(args) == 2 and 1 in args:

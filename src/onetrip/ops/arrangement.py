@@ -32,7 +32,7 @@ from .movement import (
 from .rows import default_form, sample
 from .rules import Arg, check_compiled, concrete, normal_dim, promoted, summed
 from .schema import Attrs, Builder, Form, Kind, Movement, Op, Sample, TypeRule
-from .shapes import Shape
+from .shapes import Shape, wrap
 
 # ---------------------------------------------------------------- blocks and channels
 
@@ -142,13 +142,13 @@ def _np_windows(x: Any, at: Attrs) -> Any:
 
 def _narrowed_shape(x: TensorType, at: Attrs) -> Shape:
     k = normal_dim(at["dim"], x.rank)
+    wrap(at["start"], x.shape[k])
     return (*x.shape[:k], at["length"], *x.shape[k + 1 :])
 
 
 def _narrowed(out: Shape, x: TensorType, y: TensorType, at: Attrs) -> Shape:
-    k, start = normal_dim(at["dim"], x.rank), at["start"]
-    if isinstance(start, int) and start < 0:
-        start = add(x.shape[k], start)
+    k = normal_dim(at["dim"], x.rank)
+    start = wrap(at["start"], x.shape[k])
     return (*out[:k], add(out[k], start), *out[k + 1 :])
 
 

@@ -6,13 +6,14 @@ Each piece is a load that is guarded by the range of positions it covers.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from ..base.dtype import bool_
 from ..base.errors import Unsupported
-from ..base.sym import Dim, add, mul
+from ..base.sym import Dim, add, is_nonnegative, mul
 from ..ir.expr import Apply, Expr, Load, Position, both, cast, compare
 from ..ir.graph import Node
 from ..ir.types import TensorType
@@ -114,8 +115,18 @@ def _pads(x: TensorType, at: Attrs) -> list[tuple[Dim, Dim]]:
     return pairs
 
 
+def _cuts(pad: Dim) -> tuple[Dim, ...]:
+    """What may come to a size by a pad of unknown sign, at the least."""
+    return (0,) if is_nonnegative(pad) else (0, pad)
+
+
 def _pad_type(operands: tuple[Any, ...], at: Attrs) -> Rows:
     x = operands[0]
+    for size, (low, high) in zip(x.shape, _pads(x, at), strict=True):
+        # One after the other cuts off, where it is negative: no more than there is.
+        left = [add(add(size, a), b) for a, b in product(_cuts(low), _cuts(high))]
+        if not all(map(is_nonnegative, left)):
+            raise Unsupported(f"a pad of {low} and {high} may cut more than {size} elements")
     sizes = zip(x.shape, _pads(x, at), strict=True)
     shape = tuple(add(add(size, low), high) for size, (low, high) in sizes)
     return (TensorType.dense(check_compiled(x.dtype), shape),)
@@ -133,6 +144,11 @@ def _pad_read(out: Shape, node: Node) -> Expr:
     return guarded(load(node, 0, index), guard, node.attr.get("value", 0))
 
 
+def _slice_scatter_type(operands: tuple[Any, ...], at: Attrs) -> Rows:
+    slice_of(operands[0], at)
+    return _scatter_type(operands, at)
+
+
 def _slice_scatter_read(out: Shape, node: Node) -> Expr:
     x, at = node.values[0].type, node.attr
     k, start, step, length = slice_of(x, at)
@@ -145,10 +161,20 @@ def _slice_scatter_read(out: Shape, node: Node) -> Expr:
     return _put(node, out, guard, (*out[:k], at_source, *out[k + 1 :]))
 
 
-def _select_scatter_read(out: Shape, node: Node) -> Expr:
-    x, at = node.values[0].type, node.attr
+def _selected(x: TensorType, at: Attrs) -> tuple[int, Dim]:
+    """The dimension, and the place in it, that is selected."""
     k = normal_dim(at["dim"], x.rank)
-    position = wrap(at["index"], x.shape[k])
+    return k, wrap(at["index"], x.shape[k])
+
+
+def _select_scatter_type(operands: tuple[Any, ...], at: Attrs) -> Rows:
+    _selected(operands[0], at)
+    return _scatter_type(operands, at)
+
+
+def _select_scatter_read(out: Shape, node: Node) -> Expr:
+    x = node.values[0].type
+    k, position = _selected(x, node.attr)
     guard = inside(out[k], position, add(position, 1), x.shape[k])
     return _put(node, out, guard, (*out[:k], *out[k + 1 :]))
 
@@ -257,13 +283,13 @@ OPS: tuple[Op, ...] = (
         sample(X, pad=(-1, 1, 0, -1))), onnx=("Pad",)),
     Op("slice_scatter", Kind.MOVEMENT,
        (form("slice_scatter.default", ("self", "src"), ("dim", "start", "end", "step")),),
-       _scatter_type, Movement(_slice_scatter_read), _np_slice_scatter,
+       _slice_scatter_type, Movement(_slice_scatter_read), _np_slice_scatter,
        (sample(X, ("f32", (2, 2, 4)), dim=1, start=1, end=3),
         sample(X, ("f32", (2, 3, 2)), dim=2, start=0, end=4, step=2),
         sample(X, X, dim=0))),
     Op("select_scatter", Kind.MOVEMENT,
        (form("select_scatter.default", ("self", "src"), ("dim", "index")),),
-       _scatter_type, Movement(_select_scatter_read), _np_select_scatter,
+       _select_scatter_type, Movement(_select_scatter_read), _np_select_scatter,
        (sample(X, ("f32", (2, 4)), dim=1, index=1), sample(X, ("f32", (2, 3)), dim=2, index=-1))),
     Op("as_strided_scatter", Kind.MOVEMENT,
        (form("as_strided_scatter.default", ("self", "src"),

@@ -269,6 +269,8 @@ def diagonal_of(x: TensorType, at: Attrs) -> tuple[int, int, Dim, Dim, Dim]:
     """(dim1, dim2, first row, first column, length)."""
     a, b = (normal_dim(at.get(k, d), x.rank) for k, d in (("dim1", 0), ("dim2", 1)))
     shift = at.get("offset", 0)
+    if not isinstance(shift, int):
+        raise Unsupported("the offset of a diagonal is symbolic")
     row, column = max(-shift, 0), max(shift, 0)
     rows, columns = add(x.shape[a], -row), add(x.shape[b], -column)
     if same_dim(rows, columns):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
+from typing import NoReturn
 
 from ..base.errors import Unsupported
 from ..base.sym import Dim, add, floordiv, is_nonnegative, mod, mul, product
@@ -136,9 +137,11 @@ def clamp_bound(value: Dim | None, size: Dim, default: Dim) -> Dim:
     """A slice bound as Python counts it, inside [0, size]; Unsupported if that is not provable."""
     if value is None:
         return default
-    if isinstance(value, int) and value < 0:
-        value = add(value, size)
-        return value if is_nonnegative(value) else _nonnegative(value)
+    if not is_nonnegative(value):
+        value = wrap(value, size)
+        if at_most(value, 0):
+            return 0
+        return value if is_nonnegative(value) else _unknown("a slice bound", value)
     if at_most(value, size):
         return value
     if at_most(size, value) or (isinstance(value, int) and value >= 1 << 62):
@@ -146,10 +149,8 @@ def clamp_bound(value: Dim | None, size: Dim, default: Dim) -> Dim:
     raise Unsupported(f"a slice bound {value} of a size {size} is not provably inside")
 
 
-def _nonnegative(value: Dim) -> Dim:
-    if isinstance(value, int):
-        return 0
-    raise Unsupported(f"a slice bound {value} is not provably positive")
+def _unknown(what: str, value: Dim) -> NoReturn:
+    raise Unsupported(f"{what} {value} may be negative or not, and counts from either end")
 
 
 def slice_length(start: Dim, stop: Dim, step: int) -> Dim:
@@ -162,5 +163,7 @@ def slice_length(start: Dim, stop: Dim, step: int) -> Dim:
 
 
 def wrap(index: Dim, size: Dim) -> Dim:
-    """A position counted from the end when it is a negative number."""
-    return add(index, size) if isinstance(index, int) and index < 0 else index
+    """A position counted from the end when it is negative; Unsupported if its sign is unknown."""
+    if is_nonnegative(index):
+        return index
+    return add(index, size) if at_most(index, -1) else _unknown("a position", index)
