@@ -43,7 +43,7 @@ def plan(
         model: a module or function, on any device, meta included.
         args: positional arguments; a lone tensor stands for a tuple of one.
         kwargs: keyword arguments.
-        target: name of a chip, see `onetrip targets`.
+        target: name of a chip, see `onetrip targets`; h200 unless given, whatever is at hand.
         search: `best` (by cost), `max` (all that is legal) or `eager` (a kernel for each call).
         training: whether gradients are traced: then the backward graph is planned as well.
         dynamic_shapes: None or False for fixed sizes; True or a dict of `torch.export.Dim`.
