@@ -46,6 +46,7 @@ IMAGES = ("vit", "resnet", "convnext")
 DEPTHS = (2, 96)
 """Layers of the model that is planned at two depths."""
 ROUNDS = 5
+"""Of which the median is taken."""
 SEARCHES: tuple[Search, ...] = ("best", "greedy-bytes", "greedy-time")
 Record = dict[str, Any]
 

@@ -22,6 +22,7 @@ CALLS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "narrow": lambda x, n: torch.narrow(x, 0, -n, 1) + 1,
     "narrow_copy": lambda x, n: torch.narrow_copy(x, 0, -n, 1) + 1,
     "select_scatter": lambda x, n: torch.select_scatter(x, x[0] * 2, 0, -n),
+    "slice_scatter": lambda x, n: torch.slice_scatter(x, x[:2] * 2, 0, -n - 2, -n),
     "roll": lambda x, n: torch.roll(x, -n, 1) + 1,
     "pad": lambda x, n: F.pad(x, (-n, n)) + 1,
     "tril": lambda x, n: torch.tril(x, -n),

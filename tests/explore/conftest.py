@@ -43,6 +43,15 @@ def endless() -> Endless:
     return Endless("demo", gallery.DEMOS["demo"].programs(), made_up=gallery.made_up_chips())
 
 
+@pytest.fixture
+def unending(endless: Endless) -> Iterator[server.Running]:
+    """A server of it."""
+    made = server.start(endless, "h100")
+    yield made
+    endless.enough.set()
+    made.stop()
+
+
 @pytest.fixture(scope="session")
 def demo() -> ModelWorkshop:
     return workshop("demo")

@@ -107,82 +107,62 @@ def test_the_sweet_spot_with_the_keyboard_alone(opened: Opened, pressure: ModelW
 
 
 def test_planning_can_be_cancelled_with_a_button_and_with_a_key(
-    opened: Opened, endless: Any
+    opened: Opened, unending: Any, endless: Any
 ) -> None:
-    running = server.start(endless, "h100")
-    try:
-        page = opened(running.url)
-        shown_before = meters(page)
-        for leave in (
-            lambda: page.get_by_role("button", name="Cancel").click(),
-            lambda: page.keyboard.press("c"),
-        ):
-            page.keyboard.press("b")
-            page.wait_for_selector("#cancel:not([hidden])")
-            leave()
-            page.wait_for_selector("#cancel", state="hidden")
-            page.wait_for_function(
-                "document.getElementById('status').textContent.startsWith('canc')"
-            )
-            assert meters(page) == shown_before and state(page)["preset"] == "eager"
-        endless.enough.set()
-        act(page, "b")
-        assert state(page)["preset"] == "best"
-    finally:
-        endless.enough.set()
-        running.stop()
+    page = opened(unending.url)
+    shown_before = meters(page)
+    for leave in (
+        lambda: page.get_by_role("button", name="Cancel").click(),
+        lambda: page.keyboard.press("c"),
+    ):
+        page.keyboard.press("b")
+        page.wait_for_selector("#cancel:not([hidden])")
+        leave()
+        page.wait_for_selector("#cancel", state="hidden")
+        page.wait_for_function("document.getElementById('status').textContent.startsWith('canc')")
+        assert meters(page) == shown_before and state(page)["preset"] == "eager"
+    endless.enough.set()
+    act(page, "b")
+    assert state(page)["preset"] == "best"
 
 
-def test_a_key_cancels_at_once_what_was_just_asked_for(opened: Opened, endless: Any) -> None:
-    running = server.start(endless, "h100")
-    try:
-        page = opened(running.url)
-        before = meters(page)
-        press(page, "b c")
-        assert page.evaluate("document.getElementById('status').textContent").startswith("canc")
-        assert page.locator("#problem").is_hidden() and meters(page) == before
-        press(page, "b f c")  # what waits behind it as well
-        page.evaluate("onetrip.queue")
-        assert meters(page) == before and state(page)["steps"] == 1
-    finally:
-        endless.enough.set()
-        running.stop()
+def test_a_key_cancels_at_once_what_was_just_asked_for(opened: Opened, unending: Any) -> None:
+    page = opened(unending.url)
+    before = meters(page)
+    press(page, "b c")
+    assert page.evaluate("document.getElementById('status').textContent").startswith("canc")
+    assert page.locator("#problem").is_hidden() and meters(page) == before
+    press(page, "b f c")  # what waits behind it as well
+    page.evaluate("onetrip.queue")
+    assert meters(page) == before and state(page)["steps"] == 1
 
 
-def test_what_is_planned_and_what_waits_for_it_is_said(opened: Opened, endless: Any) -> None:
-    running = server.start(endless, "h100")
-    try:
-        page = opened(running.url)
-        said = "document.getElementById('status').textContent"
-        page.evaluate("void onetrip.preset('best')")
-        assert page.evaluate(said) == "planning Best …"
-        page.select_option("#target", "a100")
-        assert page.evaluate(said) == "planning Best, then a100 …"
-        endless.enough.set()
-        page.wait_for_selector("body[data-acts='2']")
-        assert page.evaluate("onetrip.data.graph.target") == "a100"
-        assert page.evaluate(said).startswith("Best: ")
-    finally:
-        endless.enough.set()
-        running.stop()
+def test_what_is_planned_and_what_waits_for_it_is_said(
+    opened: Opened, unending: Any, endless: Any
+) -> None:
+    page = opened(unending.url)
+    said = "document.getElementById('status').textContent"
+    page.evaluate("void onetrip.preset('best')")
+    assert page.evaluate(said) == "planning Best …"
+    page.select_option("#target", "a100")
+    assert page.evaluate(said) == "planning Best, then a100 …"
+    endless.enough.set()
+    page.wait_for_selector("body[data-acts='2']")
+    assert page.evaluate("onetrip.data.graph.target") == "a100"
+    assert page.evaluate(said).startswith("Best: ")
 
 
 def test_another_target_does_not_wait_for_a_best_that_nobody_asked_for(
-    opened: Opened, endless: Any
+    opened: Opened, unending: Any, endless: Any
 ) -> None:
-    running = server.start(endless, "h100")
-    try:
-        page = opened(running.url)
-        assert endless.begun.wait(60)
-        page.select_option("#target", "a100")
-        page.wait_for_selector("body[data-acts='1']")
-        assert page.evaluate("onetrip.data.graph.target") == "a100"
-        status = page.evaluate("document.getElementById('status').textContent")
-        assert status.startswith("Eager: ") and "planning" not in status
-        assert not endless.enough.is_set()
-    finally:
-        endless.enough.set()
-        running.stop()
+    page = opened(unending.url)
+    assert endless.begun.wait(60)
+    page.select_option("#target", "a100")
+    page.wait_for_selector("body[data-acts='1']")
+    assert page.evaluate("onetrip.data.graph.target") == "a100"
+    status = page.evaluate("document.getElementById('status').textContent")
+    assert status.startswith("Eager: ") and "planning" not in status
+    assert not endless.enough.is_set()
 
 
 def test_a_reload_finds_its_session_again(opened: Opened) -> None:

@@ -165,35 +165,29 @@ def test_best_is_streamed_with_its_bound(ask: Any) -> None:
     assert found["kernels"] == 2 and found["gap"] >= 0 and found["kind"] == "exact"
 
 
-def test_what_is_planned_can_be_cancelled_and_changes_nothing(endless: Any) -> None:
-    running = server.start(endless, "h100")
-    ask = asker(running)
+def test_what_is_planned_can_be_cancelled_and_changes_nothing(unending: Any, endless: Any) -> None:
+    ask = asker(unending)
     ask("/graph?session=a")
     _, before, _ = ask("/plan?session=a", b'{"do": "undo"}')
     answers: list[Answer] = []
     best = b'{"do": "preset", "preset": "best"}'
     waiting = threading.Thread(target=lambda: answers.append(ask("/plan?session=a", best)))
     waiting.start()
-    try:
-        assert endless.begun.wait(60)
-        assert ask("/cancel?session=other", b"")[0] == 200  # another page's wish
-        assert ask("/plan?session=a", b'{"do": "undo"}')[0] == 200
-        assert not answers
-        assert ask("/cancel?session=a", b"")[0] == 200
-        waiting.join(60)
-        assert [x[:2] for x in answers] == [(200, {"cancelled": True})]
-        _, after, _ = ask("/plan?session=a", b'{"do": "undo"}')
-        assert (after["totals"], after["history"]) == (before["totals"], ["Eager"])
-        endless.enough.set()
-        assert ask("/plan?session=a", best)[1]["preset"] == "best"
-    finally:
-        endless.enough.set()
-        running.stop()
+    assert endless.begun.wait(60)
+    assert ask("/cancel?session=other", b"")[0] == 200  # another page's wish
+    assert ask("/plan?session=a", b'{"do": "undo"}')[0] == 200
+    assert not answers
+    assert ask("/cancel?session=a", b"")[0] == 200
+    waiting.join(60)
+    assert [x[:2] for x in answers] == [(200, {"cancelled": True})]
+    _, after, _ = ask("/plan?session=a", b'{"do": "undo"}')
+    assert (after["totals"], after["history"]) == (before["totals"], ["Eager"])
+    endless.enough.set()
+    assert ask("/plan?session=a", best)[1]["preset"] == "best"
 
 
-def test_a_stream_that_is_left_ends_the_planning(endless: Any) -> None:
-    running = server.start(endless, "h100")
-    parts = urlsplit(running.url)
+def test_a_stream_that_is_left_ends_the_planning(unending: Any, endless: Any) -> None:
+    parts = urlsplit(unending.url)
     connection = http.client.HTTPConnection(parts.netloc, timeout=60)
     connection.request("GET", f"/best?{parts.query}")
     answer = connection.getresponse()
@@ -201,52 +195,40 @@ def test_a_stream_that_is_left_ends_the_planning(endless: Any) -> None:
     assert endless.begun.wait(60)
     planners = [t for t in threading.enumerate() if t.name == server.PLANNER]
     assert planners
-    try:
-        answer.close()
-        connection.close()
-        for thread in planners:
-            thread.join(60)
-            assert not thread.is_alive()
-    finally:
-        endless.enough.set()
-        running.stop()
+    answer.close()
+    connection.close()
+    for thread in planners:
+        thread.join(60)
+        assert not thread.is_alive()
 
 
-def test_planning_ends_when_the_page_that_waits_for_it_has_gone(endless: Any) -> None:
-    running = server.start(endless, "h100")
-    ask = asker(running)
-    parts = urlsplit(running.url)
+def test_planning_ends_when_the_page_that_waits_for_it_has_gone(
+    unending: Any, endless: Any
+) -> None:
+    ask = asker(unending)
+    parts = urlsplit(unending.url)
     headers = {"x-onetrip-token": parts.query.partition("=")[2], "host": parts.netloc}
     gone = http.client.HTTPConnection(parts.netloc, timeout=60)
     body = b'{"do": "preset", "preset": "best"}'
-    try:
-        gone.request("POST", "/plan?session=gone", body, headers)
-        assert endless.begun.wait(60)
-        gone.close()
-        # Another target has to be captured and planned behind it.
-        status, found, _ = ask("/plan?session=stays", b'{"do": "go", "target": "a100"}')
-        assert (status, found["target"]) == (200, "a100")
-        assert not endless.enough.is_set()
-    finally:
-        endless.enough.set()
-        running.stop()
+    gone.request("POST", "/plan?session=gone", body, headers)
+    assert endless.begun.wait(60)
+    gone.close()
+    # Another target has to be captured and planned behind it.
+    status, found, _ = ask("/plan?session=stays", b'{"do": "go", "target": "a100"}')
+    assert (status, found["target"]) == (200, "a100")
+    assert not endless.enough.is_set()
 
 
-def test_what_is_cancelled_before_it_has_begun_does_not_begin(endless: Any) -> None:
-    running = server.start(endless, "h100")
-    ask = asker(running)
+def test_what_is_cancelled_before_it_has_begun_does_not_begin(unending: Any) -> None:
+    ask = asker(unending)
     best = b'{"do": "preset", "preset": "best", "number": 3}'
-    try:
-        assert ask("/cancel?session=a&number=3", b"")[0] == 200
-        assert ask("/plan?session=a", best)[:2] == (200, {"cancelled": True})
-        later = best.replace(b"best", b"max").replace(b"3", b"4")
-        assert ask("/plan?session=a", later)[1]["preset"] == "max"
-        ask("/graph?session=a&opened=1")  # a reload counts anew
-        again = best.replace(b"best", b"eager").replace(b"3", b"1")
-        assert ask("/plan?session=a", again)[1]["preset"] == "eager"
-    finally:
-        endless.enough.set()
-        running.stop()
+    assert ask("/cancel?session=a&number=3", b"")[0] == 200
+    assert ask("/plan?session=a", best)[:2] == (200, {"cancelled": True})
+    later = best.replace(b"best", b"max").replace(b"3", b"4")
+    assert ask("/plan?session=a", later)[1]["preset"] == "max"
+    ask("/graph?session=a&opened=1")  # a reload counts anew
+    again = best.replace(b"best", b"eager").replace(b"3", b"1")
+    assert ask("/plan?session=a", again)[1]["preset"] == "eager"
 
 
 FUSE_ALL = b'{"do": "preset", "preset": "max"}'

@@ -203,49 +203,55 @@ def test_what_is_joined_depends_on_the_columns_of_a_region_and_not_on_the_graph(
     assert (plan.kernels, plan.totals.bound_kind) == (40, "exact")
 
 
-def test_a_program_is_solved_as_often_as_its_columns_allow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work is counted and not timed; what was proved until then still holds."""
-    primitive, nests = lowered(random_graph(random.Random(1001), 10))
-    whole = plan_graph(primitive, nests, TARGETS["h200"])
-    solved: list[int] = []
+@pytest.fixture
+def solved(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
+    """Of each solution of a program: its columns, and whether none may be halved."""
+    found: list[tuple[int, bool]] = []
     solve = cover._Solver.solve
 
     def counted(solver: cover._Solver) -> cover._Answer | None:
-        solved.append(solver._count)
+        found.append((solver._count, solver._whole))
         return solve(solver)
 
     monkeypatch.setattr(cover._Solver, "solve", counted)
-    plan_graph(primitive, nests, TARGETS["h200"])
-    enough, most = sum(solved), max(solved)
+    return found
+
+
+def test_a_program_is_solved_as_often_as_its_columns_allow(
+    monkeypatch: pytest.MonkeyPatch, solved: list[tuple[int, bool]]
+) -> None:
+    """Work is counted and not timed; what was proved until then still holds."""
+    primitive, nests = lowered(random_graph(random.Random(1001), 10))
+    whole = plan_graph(primitive, nests, TARGETS["h200"])
+    columns = [count for count, _ in solved]
+    enough, most = sum(columns), max(columns)
     assert enough > 2 * most, "one solution is enough: take another graph"
     solved.clear()
     monkeypatch.setattr(cover, "MOST_WORK", most)
     few = plan_graph(primitive, nests, TARGETS["h200"])
-    assert sum(solved) < enough
+    assert sum(count for count, _ in solved) < enough
     assert few.bound_us <= whole.estimated_us * (1 + 1e-6) <= few.estimated_us * (1 + 2e-6)
 
 
 def test_solutions_without_halves_are_as_many_as_their_columns_allow(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, solved: list[tuple[int, bool]]
 ) -> None:
-    """Each is a search of its own: the answer then is what was known, or local improvement's."""
+    """Each is a search of its own: beyond the limit what was known is improved locally."""
     primitive, nests = lowered(random_graph(random.Random(1029), 12))
     best = plan_graph(primitive, nests, TARGETS["h200"])
     for ahead in ("_prices_ahead", "_links_ahead"):  # so that whole solutions find what is missing
         monkeypatch.setattr(cover, ahead, lambda *_: False)
-    solved: list[bool] = []
-    solve = cover._Solver.solve
-
-    def counted(solver: cover._Solver) -> cover._Answer | None:
-        solved.append(solver._whole)
-        return solve(solver)
-
-    monkeypatch.setattr(cover._Solver, "solve", counted)
+    improved: list[bool] = []
+    improve = exact._improved
+    monkeypatch.setattr(exact, "_improved", lambda *a: improved.append(True) or improve(*a))
+    solved.clear()
     plan_graph(primitive, nests, TARGETS["h200"])
-    enough = sum(solved)
+    enough = sum(whole for _, whole in solved)
     assert enough > 2, "whole solutions learn nothing: take another graph"
+    assert not improved
     solved.clear()
     monkeypatch.setattr(cover, "MOST_WHOLE", 0)
     few = plan_graph(primitive, nests, TARGETS["h200"])
-    assert 0 < sum(solved) < enough
+    assert 0 < sum(whole for _, whole in solved) < enough
+    assert improved
     assert few.bound_us <= best.estimated_us * (1 + 1e-6) <= few.estimated_us * (1 + 2e-6)

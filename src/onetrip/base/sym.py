@@ -426,10 +426,9 @@ def rebuild(e: Dim, leaf: Callable[[Sym], Dim | None]) -> Dim:
             for f, k in monomials(product(replaced)).items():
                 total[f] = total.get(f, 0) + c * k
         return from_monomials(total)
-    if isinstance(e, Quotient):
-        return floordiv(rebuild(e.num, leaf), rebuild(e.den, leaf))
-    if isinstance(e, Remainder):
-        return mod(rebuild(e.num, leaf), rebuild(e.den, leaf))
+    if isinstance(e, Quotient | Remainder):
+        num, den = rebuild(e.num, leaf), rebuild(e.den, leaf)
+        return floordiv(num, den) if isinstance(e, Quotient) else mod(num, den)
     return e
 
 
@@ -496,5 +495,6 @@ def _render_poly(e: Poly, atom: Callable[[Sym], str] | None) -> str:
     for c, factors in e.terms:
         size = [str(abs(c))] if abs(c) != 1 or not factors else []
         text = "*".join(size + [render(f, atom) for f in factors])
-        parts.append((("- " if c < 0 else "+ ") if parts else "-" * (c < 0)) + text)
+        sign = ("- " if c < 0 else "+ ") if parts else ("-" if c < 0 else "")
+        parts.append(sign + text)
     return " ".join(parts)

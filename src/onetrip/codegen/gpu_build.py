@@ -84,9 +84,9 @@ def build(nest: Nest, tiling: Tiling, name: str, facts: Facts) -> Kernel:
     Raises:
         Unsupported: a walked reduction inside another reduction, or a scan that two walks read.
     """
-    t, body = tiling, _Builder(nest, tiling).body()
-    how = (t.family, t.warps, t.stages, facts, False, t.reload, t.resident)
-    return Kernel(name, nest.buffers, body, sizes_of(nest), *how)
+    body, sizes, t = _Builder(nest, tiling).body(), sizes_of(nest), tiling
+    how = (t.family, t.warps, t.stages, facts)
+    return Kernel(name, nest.buffers, body, sizes, *how, reload=t.reload, resident=t.resident)
 
 
 class _Builder:

@@ -22,7 +22,7 @@ from ..base.sym import product
 from ..ir.nest import Nest
 from ..target import Target
 from .instructions import computed_once, issued
-from .mixed import MOST_WARPS
+from .mixed import BASE, MOST_WARPS
 from .sizes import NO_HINTS, Hints, number
 from .traffic import traffic
 
@@ -36,8 +36,8 @@ VECTOR = 16
 """Bytes of the widest access of one thread."""
 OWN, JOIN = 100.0, 90.0
 """Instructions of a thread once for a row: addresses and masks; and for each reduction."""
-BASE, HELD_REGISTERS = 44, 1.2
-"""Registers of a thread, and of each held element."""
+HELD_REGISTERS = 1.2
+"""Registers of each held element."""
 SHADOW = 0.15
 """Share of the shorter of arithmetic and memory that does not hide behind the longer."""
 ALONE = 1.5

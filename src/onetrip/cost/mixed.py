@@ -31,7 +31,7 @@ EACH = 16
 MOST_WARPS = 16
 WORDS = 96
 """Words of loaded and summed values beyond which a thread spills, and half the warps no more."""
-OWN = 44
+BASE = 44
 """Registers of a thread beside those of elements."""
 RESIDENT = 16
 """Warps on each multiprocessor that the parts make: more would write more partial sums."""
@@ -174,7 +174,7 @@ def _on_multiprocessors(walk: Walk, nest: Nest, target: Target, hints: Hints) ->
     if warps == MOST_WARPS and rows * lanes * held > WORDS * warps * 32:
         warps //= 2
     own = target.registers_per_multiprocessor // (warps * 32)
-    free = min(own, target.registers_per_thread) - OWN
+    free = min(own, target.registers_per_thread) - BASE
     reload = rows * lanes // (warps * 32) * _words(nest, walk) > free
     tile = rows * _step_bytes(nest, walk, lanes, reload)
     stages = min(AHEAD, 1 + target.shared_per_multiprocessor // resident // max(1, tile), steps)

@@ -101,13 +101,11 @@ def kernel_cost(
     *,
     hints: Hints = NO_HINTS,
     resident: frozenset[str] = frozenset(),
-    launch_us: float | None = None,
 ) -> Cost:
     """The cost of the kernel generated for a nest.
 
     Args:
         resident: buffers that the last level of cache still holds from the kernel before.
-        launch_us: default: the target's `replay_us`.
     """
     passes = stages(nest)
     if target.device == "cuda" and not needs.persistent:
@@ -129,7 +127,7 @@ def kernel_cost(
     corners = [_corner(p) for p in found]
     spilled = int(2 * needs.spill_bytes * grid.programs * needs.threads)
     spill_us = 1e6 * spilled / target.spill_bandwidth
-    launch = grid.launches * (target.replay_us if launch_us is None else launch_us)
+    launch = grid.launches * target.replay_us
     if target.cores is not None and grid.programs > 1:
         launch += target.cores.region_us
     waits = JOINED * (grid.launches - 1) + any(p.memory for p in found)

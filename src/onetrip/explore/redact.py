@@ -47,11 +47,8 @@ class Names:
         form = without_layers(part)
         if form == "*":
             return part
-        return (
-            "-".join([self._parts[form], *_NUMBERS.findall(part)])
-            if "*" in form
-            else (self._parts[form])
-        )
+        numbers = _NUMBERS.findall(part) if "*" in form else []
+        return "-".join([self._parts[form], *numbers])
 
     def redacted(self, value: Any, key: str = "") -> Any:
         """A value that stands under a key, with names of ours alone."""

@@ -140,15 +140,19 @@ def _np_windows(x: Any, at: Attrs) -> Any:
     return np.moveaxis(np.moveaxis(view, k, 0)[:: at["step"]], 0, k)
 
 
-def _narrowed_shape(x: TensorType, at: Attrs) -> Shape:
+def _narrow_of(x: TensorType, at: Attrs) -> tuple[int, Dim]:
+    """(dimension, start) of what is narrowed."""
     k = normal_dim(at["dim"], x.rank)
-    wrap(at["start"], x.shape[k])
+    return k, wrap(at["start"], x.shape[k])
+
+
+def _narrowed_shape(x: TensorType, at: Attrs) -> Shape:
+    k, _ = _narrow_of(x, at)
     return (*x.shape[:k], at["length"], *x.shape[k + 1 :])
 
 
 def _narrowed(out: Shape, x: TensorType, y: TensorType, at: Attrs) -> Shape:
-    k = normal_dim(at["dim"], x.rank)
-    start = wrap(at["start"], x.shape[k])
+    k, start = _narrow_of(x, at)
     return (*out[:k], add(out[k], start), *out[k + 1 :])
 
 

@@ -18,11 +18,11 @@ from ..ir.expr import Apply, Expr, Load, Position, both, cast, compare
 from ..ir.graph import Node
 from ..ir.types import TensorType
 from . import arith as m
-from .movement import as_strided_shape, load, slice_of
+from .movement import as_strided_shape, load, select_of, slice_of
 from .rows import form, sample
 from .rules import check_compiled, normal_dim, promoted, same_dim
 from .schema import Attrs, Kind, Movement, Op
-from .shapes import Shape, reshape_index, wrap
+from .shapes import Shape, reshape_index
 
 Rows = tuple[TensorType, ...]
 
@@ -161,20 +161,14 @@ def _slice_scatter_read(out: Shape, node: Node) -> Expr:
     return _put(node, out, guard, (*out[:k], at_source, *out[k + 1 :]))
 
 
-def _selected(x: TensorType, at: Attrs) -> tuple[int, Dim]:
-    """The dimension, and the place in it, that is selected."""
-    k = normal_dim(at["dim"], x.rank)
-    return k, wrap(at["index"], x.shape[k])
-
-
 def _select_scatter_type(operands: tuple[Any, ...], at: Attrs) -> Rows:
-    _selected(operands[0], at)
+    select_of(operands[0], at)
     return _scatter_type(operands, at)
 
 
 def _select_scatter_read(out: Shape, node: Node) -> Expr:
     x = node.values[0].type
-    k, position = _selected(x, node.attr)
+    k, position = select_of(x, node.attr)
     guard = inside(out[k], position, add(position, 1), x.shape[k])
     return _put(node, out, guard, (*out[:k], *out[k + 1 :]))
 

@@ -245,23 +245,24 @@ def _slice_view(x: TensorType, y: TensorType, at: Attrs) -> Strided:
     return tuple(strides), mul(start, x.strides[k])
 
 
-def _select_of(x: TensorType, at: Attrs) -> tuple[int, Dim]:
+def select_of(x: TensorType, at: Attrs) -> tuple[int, Dim]:
+    """(dimension, position) of a selection."""
     k = normal_dim(at["dim"], x.rank)
     return k, wrap(at["index"], x.shape[k])
 
 
 def _select_shape(x: TensorType, at: Attrs) -> Shape:
-    k, _ = _select_of(x, at)
+    k, _ = select_of(x, at)
     return (*x.shape[:k], *x.shape[k + 1 :])
 
 
 def _selected(out: Shape, x: TensorType, y: TensorType, at: Attrs) -> Shape:
-    k, position = _select_of(x, at)
+    k, position = select_of(x, at)
     return (*out[:k], position, *out[k:])
 
 
 def _select_view(x: TensorType, y: TensorType, at: Attrs) -> Strided:
-    k, position = _select_of(x, at)
+    k, position = select_of(x, at)
     return (*x.strides[:k], *x.strides[k + 1 :]), mul(position, x.strides[k])
 
 

@@ -130,7 +130,8 @@ def cheapest_cover(
         answer = program.solver.solve()
         if answer is None or answer.objective >= program.goal:
             return Cover(None, known, known)  # none is better
-        lower, left = max(lower, answer.bound), left - whole * len(columns) ** 2
+        lower = max(lower, answer.bound)
+        left -= len(columns) ** 2 if whole else 0
         if _learns(program, answer.values):
             if left < 0:
                 break

@@ -17,7 +17,7 @@ the rest of the graph.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ..base.lazy import cached_property
@@ -206,9 +206,9 @@ def best_groups(
         best = _better(prices, found, known)
         return _answer(prices, best, max(floor, found.bound), "exact")
     floor = max(prices.raised(floor), 0.0 if found is None else found.bound)
-    found = _glued(prices, known)
-    if found is not None:
-        return _answer(prices, _better(prices, found, known), floor, "floor")
+    glued = None if found is not None else _glued(prices, known)
+    if glued is not None and glued.finished:
+        return _answer(prices, _better(prices, glued, known), floor, "floor")
     best = known
     if len(prices.region.units) <= MOST_BOTH:
         second = other()
@@ -268,7 +268,7 @@ def _glued(prices: Prices, known: Sequence[Column]) -> Cover | None:
     costs = [prices.at_least(w) for w in whole.values()]
     found = cheapest_cover(small.region, columns, costs, lambda c: prices.weight(whole[c]), cost)
     chosen = None if found.columns is None else tuple(whole[c] for c in found.columns)
-    return Cover(chosen, found.cost, found.bound - small.slack_us)
+    return replace(found, columns=chosen, bound=found.bound - small.slack_us)
 
 
 def _search(prices: Prices, columns: Sequence[Column], best: Sequence[Column]) -> Cover:

@@ -22,14 +22,7 @@ from ..base.errors import CacheError, ToolchainError
 from ..base.knobs import JOBS
 from ..cost.occupancy import Assembled
 from .cache import Cache, content_key
-from .triton_build import (
-    TritonModule,
-    body_of,
-    compiled,
-    fewer_registers,
-    imported,
-    source_of,
-)  # fmt: skip
+from .triton_build import TritonModule, body_of, compiled, imported, source_of, with_room
 
 
 class Chip(Protocol):
@@ -142,21 +135,18 @@ def _assembled(module: TritonModule, target: Chip, cache: Cache) -> Assembled:
     function = imported(module, cache)
     whole = [True] * len(module.sizes)
     source = source_of(function, module, aligned=True, whole=whole, wide=False)
-    found = _resources(source, module, target, register_cap(target))
-    fewer = fewer_registers(module, found.registers, target.registers_per_multiprocessor)
-    if fewer is not None:
-        narrow = _resources(source, module, target, fewer)
-        if not narrow.spill_bytes:
-            return narrow
-    return found
+    cap = register_cap(target)
 
+    def made(most: int | None) -> tuple[Assembled, int, int]:
+        kernel = compiled(source, module, gpu_target(target), cap if most is None else most)
+        shared = int(kernel.metadata.shared)
+        if target.arch.startswith("gfx"):
+            found = _amd(str(kernel.asm["amdgcn"]), shared)
+        else:
+            found = _nvidia(kernel.asm["cubin"], str(kernel.asm["ptx"]), target.arch, shared)
+        return found, found.registers, found.spill_bytes
 
-def _resources(source: Any, module: TritonModule, target: Chip, most: int | None) -> Assembled:
-    kernel = compiled(source, module, gpu_target(target), most)
-    shared = int(kernel.metadata.shared)
-    if target.arch.startswith("gfx"):
-        return _amd(str(kernel.asm["amdgcn"]), shared)
-    return _nvidia(kernel.asm["cubin"], str(kernel.asm["ptx"]), target.arch, shared)
+    return with_room(module, made, lambda: target.registers_per_multiprocessor)
 
 
 def _amd(assembly: str, shared: int) -> Assembled:

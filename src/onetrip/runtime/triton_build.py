@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import triton
 import triton.language as tl
@@ -34,6 +34,7 @@ STEP = 8
 """Registers of a thread are given out in as many."""
 NEAR = 1.4
 """Times the registers that there is room for, which an assembler can do without."""
+T = TypeVar("T")
 _lock = threading.RLock()
 _modules: dict[str, Any] = {}
 
@@ -295,15 +296,13 @@ class TritonLaunch:
 
     def _compile(self, aligned: bool, whole: Sequence[bool], wide: bool) -> Any:
         source = source_of(self._function, self.module, aligned=aligned, whole=whole, wide=wide)
-        kernel = compiled(source, self.module, None)
-        kernel._init_handles()
-        fewer = fewer_registers(self.module, kernel.n_regs, _register_file())
-        if fewer is not None:
-            narrow = compiled(source, self.module, None, fewer)
-            narrow._init_handles()
-            if not narrow.n_spills:
-                return narrow
-        return kernel
+
+        def made(most: int | None) -> tuple[Any, int, int]:
+            kernel = compiled(source, self.module, None, most)
+            kernel._init_handles()
+            return kernel, kernel.n_regs, kernel.n_spills
+
+        return with_room(self.module, made, _register_file)
 
     def resources(self, device: int = 0) -> tuple[int, int, int] | None:
         """(registers, spilled bytes, shared bytes) of the first variant that was loaded."""
@@ -318,18 +317,24 @@ def _register_file() -> int:
     return int(active.utils.get_device_properties(active.get_current_device())["max_num_regs"])
 
 
-def fewer_registers(module: TritonModule, registers: int, file: int) -> int | None:
-    """The registers of a thread with which as many programs as wanted fit a multiprocessor; None
-    where they fit anyway, or are too far from it to try.
+def with_room(
+    module: TritonModule, made: Callable[[int | None], tuple[T, int, int]], file: Callable[[], int]
+) -> T:
+    """A kernel of which as many programs fit a multiprocessor as its module wants: where they lack
+    a few registers it is made again within them, and kept if it does not spill.
 
     Args:
-        registers: of a thread, as the assembler chose.
+        made: the kernel within so many registers of a thread, those that it has, what it spills.
         file: registers of a multiprocessor.
     """
+    kernel, registers, _ = made(None)
     if module.resident == 1 or not module.dialect.startswith("nvidia"):
-        return None
-    room = file // (module.resident * module.warps * LANES) // STEP * STEP
-    return room if room < registers <= NEAR * room else None
+        return kernel
+    room = file() // (module.resident * module.warps * LANES) // STEP * STEP
+    if room < registers <= NEAR * room:
+        narrow, _, spilled = made(room)
+        return kernel if spilled else narrow
+    return kernel
 
 
 def current_stream(device: int) -> int:
