@@ -156,7 +156,10 @@ def _numbered(graph: Graph) -> Graph:
         return replace(n, inputs=inputs, outputs=tuple(map(value, n.outputs)))
 
     outputs = tuple(value(x) if isinstance(x, Value) else x for x in graph.outputs)
-    sizes = tuple((size, names[source], dim) for size, source, dim in graph.sizes)
+    sizes = tuple(
+        (size, names[source] if isinstance(source, str) else source, dim)
+        for size, source, dim in graph.sizes
+    )
     inputs, nodes = tuple(map(value, graph.inputs)), tuple(map(node, graph.nodes))
     return Graph(inputs, nodes, outputs, sizes=sizes)
 

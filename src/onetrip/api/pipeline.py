@@ -34,6 +34,7 @@ from ..passes.expand import Expansion, expand
 from ..passes.finders import find_alternatives
 from ..passes.gpu_library import gpu_forms
 from ..passes.lower import Lowering
+from ..passes.lowerable import Lowerable
 from ..passes.relax import relax
 from ..plan.choose import Problem
 from ..plan.measured import Timer
@@ -133,12 +134,14 @@ def analyze(
 
 
 def _refusal(target: Target, options: Options) -> Callable[[Node], str | None]:
-    """In `bitwise` numerics, calls whose kernels of ours may differ from eager's in a bit."""
+    """Calls that have no nest; in `bitwise` numerics also those whose kernels may differ from
+    eager's in a bit."""
     backend = "triton" if target.device == "cuda" else "cpp"
+    lowerable = Lowerable(gpu=target.device == "cuda")
 
     def refused(node: Node) -> str | None:
         if options.numerics != "bitwise" or of_node(node, backend).matched:
-            return None
+            return lowerable(node)
         return f"numerics=bitwise: {node.op} has not eager's bits in {backend}"
 
     return refused

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from .intern import Interned
+from .sym import Dim, Sym, atoms
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,3 +52,21 @@ HOST: Mapping[str, Callable[..., Any]] = {
     "dict": _dict,
 }
 """Functions by the name that the framework's symbolic numbers have for them."""
+
+
+def sizes_of(x: Any) -> Iterator[Sym]:
+    """The sizes that the host reads to compute a number."""
+    if isinstance(x, Computed | tuple):
+        for part in x.arguments if isinstance(x, Computed) else x:
+            yield from sizes_of(part)
+    elif isinstance(x, Sym):
+        yield from atoms(x)
+
+
+def evaluated(x: Any, dim: Callable[[Dim], int]) -> Any:
+    """What the host computes, given the value of each `Dim`."""
+    if isinstance(x, Computed):
+        return HOST[x.function](*(evaluated(a, dim) for a in x.arguments))
+    if isinstance(x, tuple):
+        return tuple(evaluated(a, dim) for a in x)
+    return dim(x) if isinstance(x, Sym) else x

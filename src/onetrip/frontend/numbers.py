@@ -13,9 +13,9 @@ from torch import fx
 from ..base.dtype import BY_TORCH_NAME
 from ..base.errors import Unsupported
 from ..base.host import HOST, Computed
-from ..base.sym import Size, Sym, add, atoms, is_nonnegative, mul
+from ..base.sym import Size, Sym, add, is_nonnegative, mul
 from ..ir.types import TensorType
-from .sizes import dim_of
+from .sizes import Sizes
 
 NUMBERS = (int, float, torch.SymInt, torch.SymFloat, torch.SymBool)
 _KINDS: Mapping[type, str] = {
@@ -39,7 +39,7 @@ def is_nested(val: Any) -> bool:
     return node.is_nested_int() or (node.has_hint() and isinstance(node.hint, torch.SymInt))
 
 
-def computed(node: fx.Node, val: Any, resolve: Callable[[Any], Any]) -> Any:
+def computed(node: fx.Node, val: Any, sizes: Sizes, resolve: Callable[[Any], Any]) -> Any:
     """A constant, a Dim or a Computed of a node whose value is a number.
 
     Raises:
@@ -50,7 +50,7 @@ def computed(node: fx.Node, val: Any, resolve: Callable[[Any], Any]) -> Any:
     if isinstance(val, bool | float):
         return val
     try:
-        return dim_of(val)
+        return sizes.dim(val)
     except Unsupported:
         name = str(getattr(node.target, "__name__", node.target))
         if name not in HOST:
@@ -85,10 +85,12 @@ def is_true(condition: Any) -> bool:
     return dims and is_nonnegative(_DIFFERENCES[condition.function](a, b))
 
 
-def check_sizes(node: fx.Node, types: Iterable[TensorType], known: Collection[Size]) -> None:
+def check_sizes(
+    node: fx.Node, types: Iterable[TensorType], sizes: Sizes, known: Collection[Size]
+) -> None:
     """Raises Unsupported where a result has a size that depends on data: no input tells it."""
     for t in types:
         for dim in t.shape:
-            unknown = next((a for a in atoms(dim) if a not in known), None)
+            unknown = sizes.untold(dim, known)
             if unknown is not None:
                 raise Unsupported(f"{node.name} has a size {unknown!r} that depends on data")

@@ -10,34 +10,31 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
-from ..base.dtype import BY_TORCH_NAME, COMPILED, DType
+from ..base.dtype import BY_TORCH_NAME, DType
 from ..base.errors import Unsupported
-from ..base.host import Computed
+from ..base.host import Computed, evaluated
 from ..base.sym import Size, Sym
 from ..ir.graph import Graph, Literal, Node, Operand, Origin, Ref, Scalar, Value, freeze
-from ..ir.types import TensorType, same_shape
-from ..ops.composite import ABSENT
-from ..ops.schema import Form, Kind, Movement, Op, Opaque
+from ..ir.types import TensorType, concrete
+from ..ops.schema import Form, Op, Opaque
 from ..ops.table import BY_TARGET
-from .devices import main_device, tensors
+from .checks import check_count, check_devices, check_types
+from .devices import main_device
 from .float8 import with_overflow
 from .numbers import NUMBERS, check_sizes, computed, holds_computed, is_nested, is_true, number_type
 from .origin import origin_record
-from .sizes import dim_of, strides_of
+from .sizes import Sizes
 from .storage import READS, WRITES, check_owned, on_owner, storage_owners
 
 _LAYOUT_ARGUMENTS = frozenset({"memory_format", "layout", "pin_memory", "non_blocking", "device"})
 """Arguments that say where and how a result lies: its own type says that already."""
-
-
-MOST_OPERANDS = 64
-"""Tensors that one kernel joins: each element asks in turn which of them it comes from."""
 
 
 @dataclass(frozen=True)
@@ -63,14 +60,14 @@ def import_graph(module: fx.GraphModule, refused: Refusal = lambda node: None) -
     return _Importer(module, refused).run()
 
 
-def tensor_type(t: Tensor) -> TensorType:
+def tensor_type(t: Tensor, sizes: Sizes) -> TensorType:
     """Element type, shape and strides of a strided tensor."""
     name = str(t.dtype).removeprefix("torch.")
     dtype = BY_TORCH_NAME.get(name)
     if dtype is None or t.layout is not torch.strided or t.is_quantized:
         raise Unsupported(f"a {t.layout} tensor of {name} has no form in the IR")
-    shape = tuple(map(dim_of, t.shape))
-    return TensorType(dtype, shape, strides_of(shape, t.stride()))
+    shape = tuple(map(sizes.dim, t.shape))
+    return TensorType(dtype, shape, sizes.strides(shape, t.stride()))
 
 
 class _Importer:
@@ -85,6 +82,7 @@ class _Importer:
         self._inputs: list[Value] = []
         self._constants: list[tuple[Value, Any]] = []
         self._nodes: list[Node] = []
+        self._symbols = Sizes()
         self._sizes: dict[Size, tuple[str, int]] = {}
         self._hints: dict[Sym, int] = {}
         self._numbers: dict[Computed, DType] = {}
@@ -108,7 +106,7 @@ class _Importer:
             tuple(self._nodes),
             self._outputs,
             tuple(self._mutations.values()),
-            tuple((size, name, dim) for size, (name, dim) in self._sizes.items()),
+            self._all_sizes(),
         )
         return Imported(graph, tuple(t for _, t in self._constants), dict(self._hints))
 
@@ -117,7 +115,7 @@ class _Importer:
     def _placeholder(self, node: fx.Node) -> None:
         val = node.meta.get("val")
         if isinstance(val, Tensor):
-            value = Value(node.name, tensor_type(val))
+            value = Value(node.name, tensor_type(val, self._symbols))
             for k, d in enumerate(value.type.shape):
                 if isinstance(d, Size):
                     self._sizes.setdefault(d, (node.name, k))
@@ -134,7 +132,7 @@ class _Importer:
         if isinstance(val, torch.SymFloat | torch.SymBool):
             return self._computed(Computed("given", (value,)), value.type)
         if isinstance(val, torch.SymInt):
-            size = dim_of(val)
+            size = self._symbols.dim(val)
             if isinstance(size, Size):
                 self._sizes[size] = (node.name, -1)
                 self._hint(size, val)
@@ -148,11 +146,23 @@ class _Importer:
         if isinstance(symbol, torch.SymInt) and symbol.node.has_hint():
             self._hints[size] = int(symbol.node.hint)
 
+    def _all_sizes(self) -> tuple[tuple[Size, str | Computed, int], ...]:
+        """What tells each size: an input, or those before it."""
+        found: list[tuple[Size, str | Computed, int]] = [
+            (s, *told) for s, told in self._sizes.items()
+        ]
+        for size, made in self._symbols.computed.items():
+            if size not in self._sizes and self._symbols.untold(size, self._sizes) is None:
+                found.append((size, made, -1))
+                with suppress(KeyError):  # a size that depends on data has no value yet
+                    self._hints[size] = evaluated(made, lambda d: concrete(d, self._hints))
+        return tuple(found)
+
     def _constant(self, node: fx.Node) -> None:
         held: Any = self._module
         for part in str(node.target).split("."):
             held = getattr(held, part)
-        form = tensor_type(held) if isinstance(held, Tensor) else number_type(held)
+        form = tensor_type(held, self._symbols) if isinstance(held, Tensor) else number_type(held)
         value = Value(node.name, form)
         self._constants.append((value, held))
         self._known[node] = value
@@ -200,7 +210,7 @@ class _Importer:
 
     def _number(self, node: fx.Node, val: Any) -> Any:
         """A dim where the IR can say it, else what the host computes at each call."""
-        made = computed(node, val, self._resolve)
+        made = computed(node, val, self._symbols, self._resolve)
         return self._computed(made, number_type(val)) if isinstance(made, Computed) else made
 
     def _computed(self, number: Computed, form: TensorType) -> Computed:
@@ -216,19 +226,19 @@ class _Importer:
 
     def _operator(self, node: fx.Node, arguments: Mapping[str, Any]) -> None:
         known = {name: self._resolve(a) for name, a in arguments.items()}
-        outputs = _output_values(node)
-        check_sizes(node, (v.type for v in outputs), self._sizes)
+        outputs = _output_values(node, self._symbols)
+        check_sizes(node, (v.type for v in outputs), self._symbols, self._sizes)
         origin, call = origin_record(node, str(node.target)), len(self._nodes)
         target = str(node.target)
         given = _by_position(node, known)
         try:
             op, form = _entry(target)
-            _check_devices(node, self._device)
+            check_devices(node, self._device)
             if node.target in READS | WRITES:
                 check_owned(node, arguments, self._owners)
             assert isinstance(node.target, torch._ops.OpOverload)
             operands, attrs = _fit(form, node.target, known)
-            _check_count(operands)
+            check_count(operands)
             attrs = with_overflow(op.name, attrs)
             numbers: tuple[Node, ...] = ()
             if isinstance(op.body, Opaque):
@@ -236,7 +246,7 @@ class _Importer:
             else:
                 numbers, operands = self._held(operands, node, origin, call)
                 made = Node(op.name, operands, outputs, freeze(attrs), origin, call)
-                _check_types(op, made)
+                check_types(op, made)
                 if reason := self._refused(made):
                     raise Unsupported(reason)
             self._nodes.extend(numbers)
@@ -279,8 +289,8 @@ class _Importer:
             self._resolve(tuple(node.args)),
             {k: self._resolve(a) for k, a in node.kwargs.items()},
         )
-        outputs = _output_values(node)
-        check_sizes(node, (v.type for v in outputs), self._sizes)
+        outputs = _output_values(node, self._symbols)
+        check_sizes(node, (v.type for v in outputs), self._symbols, self._sizes)
         origin, call = origin_record(node, name), len(self._nodes)
         reason = {"reason": f"{name} is an operator over programs", **_nature(node.target)}
         target = f"higher_order.{name}"
@@ -329,22 +339,22 @@ def _entry(target: str) -> tuple[Op, Form]:
     return found
 
 
-def _output_values(node: fx.Node) -> tuple[Value, ...]:
+def _output_values(node: fx.Node, sizes: Sizes) -> tuple[Value, ...]:
     val = node.meta.get("val")
     if isinstance(val, Tensor):
-        return (Value(node.name, tensor_type(val)),)
+        return (Value(node.name, tensor_type(val, sizes)),)
     if isinstance(val, tuple | list):
         tensors = [v for v in val if isinstance(v, Tensor)]
         if len(tensors) != len(val):
             return tuple(
-                Value(f"{node.name}_{k}", tensor_type(v))
+                Value(f"{node.name}_{k}", tensor_type(v, sizes))
                 if isinstance(v, Tensor)
                 else Value(f"{node.name}_{k}", TensorType(BY_TORCH_NAME["uint8"], (0,), (1,)))
                 for k, v in enumerate(val)
             )
-        return tuple(Value(f"{node.name}_{k}", tensor_type(v)) for k, v in enumerate(val))
+        return tuple(Value(f"{node.name}_{k}", tensor_type(v, sizes)) for k, v in enumerate(val))
     if isinstance(val, dict) and all(isinstance(v, Tensor) for v in val.values()):
-        return tuple(Value(f"{node.name}_{k}", tensor_type(v)) for k, v in val.items())
+        return tuple(Value(f"{node.name}_{k}", tensor_type(v, sizes)) for k, v in val.items())
     if val is None:
         return ()
     raise Unsupported(f"{node.name} returns a {type(val).__name__}")
@@ -358,26 +368,6 @@ def _results(node: fx.Node, outputs: tuple[Value, ...]) -> Any:
     if isinstance(val, tuple | list):
         return outputs
     return outputs[0] if outputs else None
-
-
-def _check_devices(node: fx.Node, own: torch.device) -> None:
-    nodes = (node, *node.all_input_nodes)
-    devices = {t.device for n in nodes for t in tensors(n) if n is node or not _is_empty(t)}
-    if len(devices) > 1:
-        names = ", ".join(sorted(map(str, devices)))
-        raise Unsupported(f"{node.target} moves data between devices ({names})")
-    if devices != {own} and not all(map(_is_empty, tensors(node))):
-        raise Unsupported(f"{node.target} computes on {devices.pop()}, the graph on {own}")
-
-
-def _is_empty(t: Tensor) -> bool:
-    count: Any = t.numel()
-    return isinstance(count, int) and count == 0
-
-
-def _check_count(operands: tuple[Operand, ...]) -> None:
-    if len(operands) > MOST_OPERANDS:
-        raise Unsupported(f"{len(operands)} operands, one kernel takes at most {MOST_OPERANDS}")
 
 
 def _fit(
@@ -420,34 +410,6 @@ def _operand(x: Any) -> Operand:
     if isinstance(x, bool | int | float | Sym | Computed):
         return Scalar(x)
     raise Unsupported(f"an operand of type {type(x).__name__}")
-
-
-def _check_types(op: Op, node: Node) -> None:
-    """The entry's own type rule must give what the framework says."""
-    for v in (*node.values, *node.outputs):
-        if v.type.dtype not in COMPILED:
-            raise Unsupported(f"no kernel computes on {v.type.dtype.torch_name}")
-    forms = tuple(x.type if isinstance(x, Value) else x.value for x in node.inputs)
-    expected = op.types(forms, node.attr)
-    found = tuple(v.type for v in node.outputs)
-    # Statistics beside a composite's first output differ by device; its expansion follows them.
-    checked = 1 if op.kind is Kind.COMPOSITE else len(found)
-    for want, have in list(zip(expected, found, strict=False))[:checked]:
-        if want == ABSENT or want.shape == have.shape == (0,):
-            continue  # a result that this call does not have, or that it was not asked for
-        if want.dtype is not have.dtype or not same_shape(want.shape, have.shape):
-            raise Unsupported(f"{op.name} gives {want} by its rule and {have} in the framework")
-    for v in node.outputs:
-        views = isinstance(op.body, Movement) or op.kind is Kind.MOVEMENT
-        if not views and not _is_dense(v.type):
-            raise Unsupported(f"{op.name} gives a result with gaps or overlaps in memory")
-
-
-def _is_dense(t: TensorType) -> bool:
-    """Whether the elements fill their storage without gap or overlap."""
-    if any(s == 0 for s in t.shape):
-        return True
-    return t.is_contiguous or t.storage_elements == t.numel
 
 
 Given = tuple[tuple[Any, ...], Mapping[str, Any]]

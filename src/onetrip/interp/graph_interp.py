@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..base.dtype import BY_TORCH_NAME, DType
+from ..base.host import Computed, evaluated
 from ..base.sym import Sym, evaluate
 from ..ir.graph import Graph, Node, Operand, Value
 from ..ir.types import concrete
@@ -57,7 +58,9 @@ def outputs(
 def _sizes(graph: Graph, inputs: Mapping[str, Array]) -> dict[Sym, int]:
     found: dict[Sym, int] = {}
     for size, name, dim in graph.sizes:
-        if name in inputs:
+        if isinstance(name, Computed):
+            found[size] = evaluated(name, lambda d: int(evaluate(d, found.__getitem__)))
+        elif name in inputs:
             given = np.asarray(inputs[name])
             found[size] = int(given) if dim < 0 else given.shape[dim]
     return found

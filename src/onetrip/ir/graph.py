@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ..base.host import Computed
 from ..base.lazy import cached_property
 from ..base.sym import Size
 from .types import TensorType
@@ -94,7 +95,7 @@ class Node:
     origin: Origin = field(default_factory=Origin)
     call: int = -1
 
-    @property
+    @cached_property
     def name(self) -> str:
         """The name of the first output: unique in a graph."""
         return self.outputs[0].name if self.outputs else f"call{self.call}"
@@ -124,15 +125,15 @@ class Graph:
         outputs: what the graph returns, in order; None stands for an absent gradient and a Scalar
             for a size that is returned.
         mutations: (input, value) pairs: the value to be written back into the input at the end.
-        sizes: symbolic sizes, with the input (name, dimension) that tells each one, or the name of
-            a scalar input.
+        sizes: symbolic sizes, with what tells each one: the name of an input and a dimension; that
+            of a scalar input and -1; or what is computed from the sizes before it, and -1.
     """
 
     inputs: tuple[Value, ...]
     nodes: tuple[Node, ...]
     outputs: tuple[Value | Scalar | None, ...]
     mutations: tuple[tuple[Value, Value], ...] = ()
-    sizes: tuple[tuple[Size, str, int], ...] = ()
+    sizes: tuple[tuple[Size, str | Computed, int], ...] = ()
 
     @cached_property
     def producers(self) -> Mapping[str, Node]:

@@ -367,7 +367,7 @@ class _GraphReader(_Reader):
         self.nodes: list[Node] = []
         self.outputs: tuple[Value | Scalar | None, ...] = ()
         self.mutations: list[tuple[Value, Value]] = []
-        self.sizes: list[tuple[Size, str, int]] = []
+        self.sizes: list[tuple[Size, str | Computed, int]] = []
 
     def finish(self) -> Graph:
         return Graph(
@@ -391,9 +391,9 @@ class _GraphReader(_Reader):
     def source(self, c: Cursor) -> None:
         size = self.size(c)
         if c.accept("from"):
-            name = c.name()
+            source = self.attr(c) if (c.peek(), c.peek(1)) == ("computed", "(") else c.name()
             c.expect("dim")
-            self.sizes.append((size, name, int(c.number())))
+            self.sizes.append((size, source, int(c.number())))
 
     def value(self, c: Cursor) -> Value:
         name = c.name()

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from ..base.host import Computed
 from ..base.sym import Dim, Size, Sym, Var, atoms
 from .expr import Contract, Expr, Fold, Prefix, Reduced, Scanned, dims_of
 from .graph import Graph, Node, Scalar, Value
@@ -46,7 +47,7 @@ def _graph(out: Listing, g: Graph, comments: bool) -> None:
     out.add("graph {")
     out.depth = 1
     for size, source, dim in g.sizes:
-        out.add(f"size {_size(size)} from {name_text(source)} dim {dim}", size)
+        out.add(f"size {_size(size)} from {_source(source)} dim {dim}", size)
     known = {size for size, _, _ in g.sizes}
     results = [o.value for o in g.outputs if isinstance(o, Scalar)]
     _sizes(out, _sizes_in([*_dims(v.type for v in g.values()), *results, *_terms(g)]) - known)
@@ -59,6 +60,10 @@ def _graph(out: Listing, g: Graph, comments: bool) -> None:
     out.add(f"return {', '.join(map(_output, g.outputs))}".rstrip(), g.outputs)
     out.depth = 0
     out.add("}")
+
+
+def _source(source: str | Computed) -> str:
+    return name_text(source) if isinstance(source, str) else attr_text(source)
 
 
 def _node(n: Node) -> str:
@@ -296,7 +301,7 @@ def _call(s: Call) -> str:
 
 
 _STEPS: dict[type[Step], Callable[[Any], str]] = {
-    Bind: lambda s: f"bind {_size(s.size)} from {name_text(s.source)} dim {s.dim}",
+    Bind: lambda s: f"bind {_size(s.size)} from {_source(s.source)} dim {s.dim}",
     Alloc: _alloc,
     Alias: lambda s: f"alias {value_text(s.value)} = {name_text(s.source)} + {plain_dim(s.offset)}",
     Launch: lambda s: (

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from ..base.host import Computed
 from ..base.sym import Dim, Size
 from .graph import Scalar, Value
 from .kernel import Launched
@@ -19,10 +20,11 @@ from .types import TensorType
 
 @dataclass(frozen=True)
 class Bind:
-    """Reads a symbolic size from dimension `dim` of an input (dim -1: the input is the number)."""
+    """Reads a symbolic size from dimension `dim` of an input (dim -1: the input is the number), or
+    computes it from those before it."""
 
     size: Size
-    source: str
+    source: str | Computed
     dim: int
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..base.dtype import DType
+from ..base.lazy import cached_property
 from ..base.sym import Dim, Sym, evaluate, mul, product, render
 
 
@@ -36,12 +37,12 @@ class TensorType:
         """Number of dimensions."""
         return len(self.shape)
 
-    @property
+    @cached_property
     def numel(self) -> Dim:
         """Number of elements."""
         return product(self.shape)
 
-    @property
+    @cached_property
     def is_contiguous(self) -> bool:
         """Row-major and without gaps; dimensions of size 1 may have any stride."""
         wanted = contiguous_strides(self.shape)
@@ -49,7 +50,7 @@ class TensorType:
             s == 1 or a == b for s, a, b in zip(self.shape, self.strides, wanted, strict=True)
         )
 
-    @property
+    @cached_property
     def storage_elements(self) -> Dim:
         """Elements from the first to the last one in memory: what a buffer must hold."""
         if any(s == 0 for s in self.shape):

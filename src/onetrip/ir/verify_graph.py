@@ -54,7 +54,7 @@ def _attrs(g: Graph) -> Iterator[Fault]:
 def _sizes(g: Graph) -> Iterator[Fault]:
     inputs = {v.name: v.type.rank for v in g.inputs}
     for size, source, dim in g.sizes:
-        if dim >= inputs.get(source, 0) and source in inputs:
+        if isinstance(source, str) and source in inputs and dim >= inputs[source]:
             yield Fault(size, f"a dimension of {source} below {inputs[source]}", str(dim))
 
 

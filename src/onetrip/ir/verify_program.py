@@ -41,7 +41,7 @@ def _used(step: Step) -> tuple[str, ...]:
         return (step.source,)
     if isinstance(step, Update):
         return (step.target, step.value)
-    return (step.source,) if isinstance(step, Bind) else ()
+    return (step.source,) if isinstance(step, Bind) and isinstance(step.source, str) else ()
 
 
 def _lives(p: Program) -> dict[str, _Life]:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from ..base.host import Computed, sizes_of
 from ..base.intern import key_of
 from ..base.sym import Size
 from ..base.text import us_text
@@ -262,7 +263,7 @@ class _Prices:
         return plan_graph(graph, nests, p.target, search=p.search, hints=p.hints)
 
 
-Sizes = tuple[tuple[Size, str, int], ...]
+Sizes = tuple[tuple[Size, str | Computed, int], ...]
 
 
 def part(nodes: Sequence[Node], outputs: Iterable[str], sizes: Sizes = ()) -> Graph:
@@ -276,9 +277,14 @@ def part(nodes: Sequence[Node], outputs: Iterable[str], sizes: Sizes = ()) -> Gr
     read = {v.name: v for n in nodes for v in n.values if v.name not in made}
     known = {**read, **made}
     told = {d: (v.name, k) for v in reversed(read.values()) for k, d in enumerate(v.type.shape)}
-    bound = tuple((size, *told[size]) for size, _, _ in sizes if size in told)
+    bound: list[tuple[Size, str | Computed, int]] = []
+    for size, source, dim in sizes:
+        if size in told:
+            bound.append((size, *told[size]))
+        elif isinstance(source, Computed) and all(s in told for s in sizes_of(source)):
+            bound.append((size, source, dim))
     inputs = tuple(read.values())
-    return Graph(inputs, tuple(nodes), tuple(known[name] for name in outputs), sizes=bound)
+    return Graph(inputs, tuple(nodes), tuple(known[name] for name in outputs), sizes=tuple(bound))
 
 
 def _structure(nodes: Sequence[Node], outputs: Sequence[str]) -> Hashable:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ..base.sym import Dim, render
-from ..cost.sizes import number
+from ..cost.sizes import NO_HINTS, Hints, number
 from ..ir.graph import Graph, Node, Value
 from ..plan import plan as planned
 from ..plan.constraints import Refusal
@@ -21,7 +21,12 @@ from .schema import Line
 
 
 def graph_record(
-    name: str, role: str, keys: Keys, plan: planned.GraphPlan, lines: Sequence[Line]
+    name: str,
+    role: str,
+    keys: Keys,
+    plan: planned.GraphPlan,
+    lines: Sequence[Line],
+    hints: Hints = NO_HINTS,
 ) -> schema.Graph:
     """The record of one planned graph.
 
@@ -29,6 +34,7 @@ def graph_record(
         name: of the graph within its model.
         keys: of the plan's graph.
         lines: the user's wishes that it honours.
+        hints: expected values of symbolic sizes, for bytes.
     """
     totals = plan.totals
     return schema.Graph(
@@ -38,7 +44,7 @@ def graph_record(
         kernels=totals.kernels,
         traffic_bytes=totals.traffic_bytes,
         peak_bytes=totals.peak_bytes,
-        output_bytes=_output_bytes(plan.graph),
+        output_bytes=_output_bytes(plan.graph, hints),
         estimated_us=totals.estimated_us,
         bound_us=totals.bound_us,
         bound_kind=totals.bound_kind,
@@ -47,7 +53,7 @@ def graph_record(
         arena_bytes=_formula(plan.memory.arena_bytes),
         groups=tuple(_group(g, keys) for g in plan.groups),
         boundaries=tuple(_boundary(b, plan, keys) for b in plan.boundaries),
-        memory=tuple(_buffer(p, keys) for p in plan.memory.buffers),
+        memory=tuple(_buffer(p, keys, hints) for p in plan.memory.buffers),
         lines=tuple(lines),
         refused=_refused(plan.refusals, lines, keys),
         alternatives=tuple(_alternative(c, keys) for c in plan.alternatives),
@@ -131,10 +137,10 @@ def worst_peak(graphs: Iterable[tuple[int, int]]) -> int:
     return peak
 
 
-def _output_bytes(graph: Graph) -> int:
+def _output_bytes(graph: Graph, hints: Hints) -> int:
     """Bytes of the distinct results that the graph makes; an input that is returned is none."""
     made = {v.name: v for v in graph.outputs if isinstance(v, Value) and v.name in graph.producers}
-    return sum(number(v.type.numel) * v.type.dtype.itemsize for v in made.values())
+    return sum(number(v.type.numel, hints) * v.type.dtype.itemsize for v in made.values())
 
 
 def _formula(dim: Dim) -> int | str:
@@ -222,11 +228,11 @@ def _reads(node: Node, value: str, plan: planned.GraphPlan) -> bool:
     return any(value in (v.name, plan.bases.get(v.name)) for v in node.values)
 
 
-def _buffer(placed: Placed, keys: Keys) -> schema.Buffer:
+def _buffer(placed: Placed, keys: Keys, hints: Hints) -> schema.Buffer:
     r = placed.range
     return schema.Buffer(
         node=keys.by_node.get(r.name, r.name),
-        bytes=number(r.bytes),
+        bytes=number(r.bytes, hints),
         offset=None if placed.offset is None else _formula(placed.offset),
         first=r.first,
         last=r.last,

@@ -303,7 +303,7 @@ def make_plan(planned: tuple[Planned, ...], settings: Settings) -> Plan:
     for p in planned:
         number = roles[p.role] = roles.get(p.role, 0) + 1
         name = p.role if number == 1 else f"{p.role}{number}"
-        records.append(graph_record(name, p.role, p.keys, p.plan, p.lines))
+        records.append(graph_record(name, p.role, p.keys, p.plan, p.lines, p.problem.hints))
     document = Document(
         schema.KIND,
         schema.FORMAT,

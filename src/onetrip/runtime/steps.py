@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..base.host import Computed
 from ..base.sym import Dim
 from ..ir.graph import Ref, Scalar, Value
 from ..ir.program import Alias, Alloc, Bind, Call, Free, Launch, Program, Step, Update
@@ -234,7 +235,10 @@ class Lines:
 
     def _bind(self, step: Step) -> list[str]:
         assert isinstance(step, Bind)
-        source, k = self._name(step.source), self._sizes.index(step.size)
+        k = self._sizes.index(step.size)
+        if isinstance(step.source, Computed):
+            return [f"s[{k}] = {self.text.spell(step.source)}"]
+        source = self._name(step.source)
         return [
             f"s[{k}] = " + (f"int({source})" if step.dim < 0 else f"{source}.shape[{step.dim}]")
         ]
