@@ -31,6 +31,7 @@ from .foreach import split_foreach
 from .given_views import take_views, with_views
 from .layout import lay_out_channels_last
 from .masks import simplify_masks
+from .norm_types import correct_norm_types
 from .overlap import check_overlap, with_overlap_check
 from .rewrite import rewrite_dynamo_graph
 from .seeded import seed_random_calls
@@ -157,6 +158,7 @@ def _rewrite_joint(module: torch.fx.GraphModule) -> None:
     seed_random_calls(module)
     simplify_masks(module)
     lay_out_channels_last(module)
+    correct_norm_types(module)  # last: a new layout has the framework state types again
 
 
 def _boxed(compiled: Callable[..., Any]) -> Callable[..., Any]:

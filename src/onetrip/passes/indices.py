@@ -86,8 +86,9 @@ def behind(d: Dim, guard: Expr) -> Dim:
 
 
 def harmless(e: Expr, guard: Expr) -> Expr | None:
-    """A load or an integer division that happens only where the guard holds."""
-    if isinstance(e, Load):
+    """A load or an integer division that happens only where the guard holds; the one element of a
+    scalar is there everywhere, and once it is read it serves all."""
+    if isinstance(e, Load) and e.index:
         other = e.other or number(0, e.dtype)
         return Load(e.buffer, e.index, e.dtype, both(e.guard, guard), other)
     if isinstance(e, Apply) and SCALAR_OPS[e.op].stops and e.dtype.is_integral:
