@@ -38,6 +38,9 @@ MOST_WORK = 2_000_000
 MOST_WHOLE = 10_000_000
 """Squares of the columns of one program, counted again with each solution without halves."""
 
+MORE_A_ROUND = 0.5
+"""Columns that are priced beyond those that a relaxed solution wants, times the solutions before
+it: where the lower bounds are far off, each solution would teach the prices of a few."""
 MOST_AHEAD = 512
 """Columns that are priced before a whole solution wants them."""
 MOST_LINKS = 2000
@@ -96,7 +99,7 @@ class _Program:
         self.open = [True] * len(columns)
         self.priced = [False] * len(columns)
         self.reads = [reads_of(region, c) for c in columns]
-        self.ahead = 0
+        self.ahead = False
         self.linked: set[tuple[int, int]] = set()
         self.solver = _Solver(costs, _first_rows(region, columns))
 
@@ -126,7 +129,7 @@ def cheapest_cover(
     """
     program = _Program(region, columns, costs, price, known)
     lower, whole, left = 0.0, False, MOST_WHOLE
-    for _ in range(min(MOST_ROUNDS, MOST_WORK // max(1, len(columns)))):
+    for k in range(min(MOST_ROUNDS, MOST_WORK // max(1, len(columns)))):
         answer = program.solver.solve()
         if answer is None or answer.objective >= program.goal:
             return Cover(None, known, known)  # none is better
@@ -135,6 +138,8 @@ def cheapest_cover(
         if _learns(program, answer.values):
             if left < 0:
                 break
+            if not whole:
+                _price_cheapest(program, answer, int(k * MORE_A_ROUND))
             continue
         if not _is_whole(answer.values):
             if whole:
@@ -324,12 +329,19 @@ def _leave_out(program: _Program, answer: _Answer) -> None:
 def _prices_ahead(program: _Program, answer: _Answer) -> bool:
     """Prices columns before whole solutions ask for them one by one, each at the cost of a search;
     whether any is dearer than it was thought to be."""
-    unknown = [j for j, known in enumerate(program.priced) if program.open[j] and not known]
-    cheapest = sorted(unknown, key=lambda j: answer.reduced[j])[:MOST_AHEAD]
-    program.ahead += len(cheapest)
-    if program.ahead > MOST_AHEAD:
+    if program.ahead:
         return False
-    return _learn_prices(program, cheapest)
+    program.ahead = True
+    return _price_cheapest(program, answer, MOST_AHEAD)
+
+
+def _price_cheapest(program: _Program, answer: _Answer, most: int) -> bool:
+    """Prices columns that better solutions would want first; whether any is dearer than it was
+    thought to be."""
+    if not most:
+        return False
+    unknown = [j for j, known in enumerate(program.priced) if program.open[j] and not known]
+    return _learn_prices(program, sorted(unknown, key=lambda j: answer.reduced[j])[:most])
 
 
 def _links_ahead(program: _Program) -> bool:
