@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -98,3 +99,17 @@ def test_no_elements_of_a_type_without_kernels() -> None:
     z = torch.zeros(0, 3, dtype=torch.complex64)
     found = compiled(lambda z: (z @ z.t(), z.t() @ z), strict=False)(z)
     assert all(map(torch.equal, found, (z @ z.t(), z.t() @ z)))
+
+
+def test_one_of_several_results_has_a_name_of_its_own() -> None:
+    """The second result of one call and the only one of another are both `median_1`."""
+
+    def f(x: Tensor) -> tuple[Tensor, ...]:
+        return (*x.median(1), x.median(), *x.topk(2), x.topk(3).values)
+
+    x = torch.randn(5, 7)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = torch.compile(f, backend="onetrip")(x)
+    for mine, theirs in zip(found, f(x), strict=True):
+        assert torch.equal(mine, theirs)

@@ -82,6 +82,10 @@ class _Importer:
         self._inputs: list[Value] = []
         self._constants: list[tuple[Value, Any]] = []
         self._nodes: list[Node] = []
+        several = (tuple, list, dict)
+        self._names = frozenset(
+            n.name for n in module.graph.nodes if not isinstance(n.meta.get("val"), several)
+        )
         self._symbols = Sizes()
         self._sizes: dict[Size, tuple[str, int]] = {}
         self._hints: dict[Sym, int] = {}
@@ -226,7 +230,7 @@ class _Importer:
 
     def _operator(self, node: fx.Node, arguments: Mapping[str, Any]) -> None:
         known = {name: self._resolve(a) for name, a in arguments.items()}
-        outputs = _output_values(node, self._symbols)
+        outputs = _output_values(node, self._symbols, self._names)
         check_sizes(node, (v.type for v in outputs), self._symbols, self._sizes)
         origin, call = origin_record(node, str(node.target)), len(self._nodes)
         target = str(node.target)
@@ -289,7 +293,7 @@ class _Importer:
             self._resolve(tuple(node.args)),
             {k: self._resolve(a) for k, a in node.kwargs.items()},
         )
-        outputs = _output_values(node, self._symbols)
+        outputs = _output_values(node, self._symbols, self._names)
         check_sizes(node, (v.type for v in outputs), self._symbols, self._sizes)
         origin, call = origin_record(node, name), len(self._nodes)
         reason = {"reason": f"{name} is an operator over programs", **_nature(node.target)}
@@ -339,22 +343,30 @@ def _entry(target: str) -> tuple[Op, Form]:
     return found
 
 
-def _output_values(node: fx.Node, sizes: Sizes) -> tuple[Value, ...]:
+def _output_values(node: fx.Node, sizes: Sizes, names: frozenset[str]) -> tuple[Value, ...]:
     val = node.meta.get("val")
+
+    def name(k: int | str) -> str:
+        """Of one of several results: no other node's, though `median_1` may be one."""
+        found = f"{node.name}_{k}"
+        while found in names:
+            found += "_"
+        return found
+
     if isinstance(val, Tensor):
         return (Value(node.name, tensor_type(val, sizes)),)
     if isinstance(val, tuple | list):
         tensors = [v for v in val if isinstance(v, Tensor)]
         if len(tensors) != len(val):
             return tuple(
-                Value(f"{node.name}_{k}", tensor_type(v, sizes))
+                Value(name(k), tensor_type(v, sizes))
                 if isinstance(v, Tensor)
-                else Value(f"{node.name}_{k}", TensorType(BY_TORCH_NAME["uint8"], (0,), (1,)))
+                else Value(name(k), TensorType(BY_TORCH_NAME["uint8"], (0,), (1,)))
                 for k, v in enumerate(val)
             )
-        return tuple(Value(f"{node.name}_{k}", tensor_type(v, sizes)) for k, v in enumerate(val))
+        return tuple(Value(name(k), tensor_type(v, sizes)) for k, v in enumerate(val))
     if isinstance(val, dict) and all(isinstance(v, Tensor) for v in val.values()):
-        return tuple(Value(f"{node.name}_{k}", tensor_type(v, sizes)) for k, v in val.items())
+        return tuple(Value(name(k), tensor_type(v, sizes)) for k, v in val.items())
     if val is None:
         return ()
     raise Unsupported(f"{node.name} returns a {type(val).__name__}")
