@@ -19,7 +19,8 @@ from onetrip.ir.parser import parse
 from onetrip.ir.printer import text
 from onetrip.ir.types import TensorType
 
-SHAPES = ((2, 30, 8, 9), (2, 9, 7, 15), (3, 5, 4, 4), (1, 31, 2, 63))
+SHAPES = ((2, 30, 8, 9), (2, 9, 7, 15), (3, 5, 4, 4), (1, 31, 6, 63))
+"""None of which a scale of 1.3 or 0.7 leaves as it is: there eager copies, whatever the scale."""
 CALLS: dict[str, Callable[[Tensor], Tensor]] = {
     "a bilinear image of another size": lambda x: (
         F.interpolate(x, scale_factor=1.3, mode="bilinear") * 2
@@ -36,7 +37,6 @@ CALLS: dict[str, Callable[[Tensor], Tensor]] = {
         * torch.sym_max(x.shape[2], 7)
     ),
 }
-WITH_KERNELS = ("a bilinear image of another size", "a nearest image of another size")
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -59,9 +59,9 @@ def test_one_program_serves_sizes_that_no_input_tells(name: str, training: bool)
             torch.testing.assert_close(mine, theirs)
 
 
-@pytest.mark.parametrize("name", WITH_KERNELS)
-def test_images_of_computed_sizes_need_no_library_call(name: str) -> None:
-    plan = onetrip.plan(CALLS[name], (torch.randn(2, 3, 8, 9),), dynamic_shapes=True)
+def test_an_image_of_a_computed_size_needs_no_library_call() -> None:
+    call = CALLS["a bilinear image of another size"]
+    plan = onetrip.plan(call, (torch.randn(2, 3, 8, 9),), dynamic_shapes=True)
     assert all(g.generated for g in plan.groups), str(plan)
 
 
